@@ -1,0 +1,54 @@
+"""Settings of the scheduler, with their defaults, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Names as vLLM's flags where the meaning is the same. `num_blocks` counts usable blocks.
+
+    Raises ConfigError naming the flag, its value and the allowed range.
+    """
+
+    num_blocks: int
+    block_size: int = 16
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 2048
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0  # 0: off
+    watermark: float = 0.0  # share of the blocks that must stay free when a sequence is admitted beside others
+    scheduler_reserve_full_isl: bool = True  # admit only when the whole known sequence fits now
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._at_least("block_size", 1)
+        self._at_least("num_blocks", 1)
+        self._at_least("max_num_seqs", 1)
+        self._at_least("max_model_len", 1)
+        self._at_least("max_num_batched_tokens", 1)
+        self._at_least("long_prefill_token_threshold", 0)
+        if not 0.0 <= self.watermark < 1.0:
+            raise ConfigError("--watermark", self.watermark, "a share from 0 up to, not including, 1")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ConfigError(
+                "--max-num-batched-tokens",
+                self.max_num_batched_tokens,
+                f"at least --max-model-len ({self.max_model_len}) when chunked prefill is off",
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                "--max-num-batched-tokens",
+                self.max_num_batched_tokens,
+                f"at least --max-num-seqs ({self.max_num_seqs}), so that every running sequence can decode each step",
+            )
+
+    def _at_least(self, name: str, low: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise ConfigError("--" + name.replace("_", "-"), value, f"a whole number of at least {low}")

@@ -1,0 +1,78 @@
+"""The one thing the scheduler hands to an executor, and the one thing it gets back.
+
+Both are plain values over numpy arrays. An executor needs nothing else of `core`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.core.params import SamplingParams
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Entered(NamedTuple):
+    """A sequence that takes a row of the batch in this step, for the first time or again after a preemption.
+
+    An executor sets up whatever it keeps per row (sampler state) from this, and from the tokens and lengths of the
+    row; a row keeps its sequence until a later `Entered` names the same row.
+    """
+
+    row: int
+    sequence_id: str
+    params: SamplingParams
+    seed: int  # already distinct for each of the n sequences of a request
+    prompt_length: int  # tokens of the client's prompt; tokens after it were generated
+
+
+@dataclass
+class StepPlan:
+    """One forward pass. R rows are scheduled, T = sum(counts) tokens are computed.
+
+    `tokens` and `block_table` are the scheduler's own matrices, not copies: read only, and only until `complete()`.
+    """
+
+    step: int
+    rows: IntArray  # [R] rows of the matrices below, in the order decided
+    starts: IntArray  # [R] tokens whose K/V exist before this step (computed earlier or cached)
+    counts: IntArray  # [R] tokens to compute now: tokens[row, start : start + count]
+    samples: BoolArray  # [R] True where the last known token is computed, so that a new token is sampled
+    tokens: IntArray  # [max_num_seqs, max_model_len] token ids: prompt, then generated
+    block_table: IntArray  # [max_num_seqs, blocks per sequence] token i of a row: block_table[row, i // block_size]
+    prompt_lengths: IntArray  # [max_num_seqs]
+    entered: list[Entered] = field(default_factory=list)
+    copies: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
+    """[C, 2] (source, destination) whole-block copies, done before anything else of the step.
+    All sources are read before any destination is written; destinations are distinct."""
+
+
+class TokenLogprobs(NamedTuple):
+    """Log-probabilities at one position, after penalties and before temperature as in vLLM's default (raw)."""
+
+    token: int
+    logprob: float
+    rank: int  # 1 is the most likely token
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+@dataclass
+class StepResult:
+    """What an executor found in one step.
+
+    `tokens[i]` belongs to the i-th True of `plan.samples`. `logprobs`, when given, runs along `tokens`, with None for
+    rows that did not ask. `prompt_logprobs` maps a row to (position of the token, its logprobs) for each prompt token
+    whose log-probability became known in this step (the first prompt token has none).
+    """
+
+    tokens: IntArray  # [S]
+    seconds: float = 0.0
+    logprobs: list[TokenLogprobs | None] | None = None
+    prompt_logprobs: dict[int, list[tuple[int, TokenLogprobs]]] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,141 @@
+"""A request, its sequences, and the life cycle they go through."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.core.params import SamplingParams
+
+IntArray = npt.NDArray[np.int32]
+
+
+class SequenceState(enum.Enum):
+    """Where a sequence is in its life. Exactly one at any time.
+
+    waiting -> running -> finished, with running -> preempted -> running any number of times, and an abort from any
+    state to finished. BLOCKED: a sequence of an `n > 1` request before its first sibling has computed the prompt.
+    """
+
+    BLOCKED = "blocked"
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(enum.Enum):
+    """Why a sequence ended; the values are the OpenAI API's where it has one."""
+
+    STOP = "stop"  # end-of-sequence, a stop token id, or a stop string
+    LENGTH = "length"  # max_tokens or the context is reached
+    ABORT = "abort"  # the client left or asked for it
+    ERROR = "error"
+
+
+@dataclass
+class Request:
+    """What a client sent, as the scheduler sees it. Times are seconds on whatever clock the caller uses."""
+
+    id: str
+    prompt: IntArray  # [P] token ids
+    params: SamplingParams = field(default_factory=SamplingParams)
+    arrival: float = 0.0
+    priority: int = 0  # smaller is sooner, as in vLLM
+    tenant: str = "default"
+    cache_salt: str | None = None  # requests share cached blocks only within one salt
+    seed: int = 0  # `params.seed`, or one drawn by the caller where that is None
+    resumed: dict[int, IntArray] | None = None
+    """Sequence index -> tokens it had generated, for a request taken over from an engine that died.
+    None: a fresh request with sequences 0 to n - 1."""
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def sequence_seed(seed: int, index: int) -> int:
+    """Seed of sequence `index` of a request: the request's own for 0, well spread for the others (unsigned 64 bit)."""
+    return (seed + index * _GOLDEN) & 0xFFFFFFFFFFFFFFFF
+
+
+class Sequence:
+    """One generation of a request. Mutable; owned by the scheduler."""
+
+    __slots__ = (
+        "arrival",
+        "cached_tokens",
+        "finish_reason",
+        "first_scheduled",
+        "first_token",
+        "hold",
+        "id",
+        "index",
+        "key",
+        "lease",
+        "lookup",
+        "lookup_generation",
+        "max_length",
+        "namespace",
+        "number",
+        "preempted_in_step",
+        "preemptions",
+        "priority",
+        "prompt_length",
+        "recomputed_tokens",
+        "request",
+        "row",
+        "seed",
+        "state",
+        "stop_token",
+        "tokens",
+        "why",
+    )
+
+    def __init__(self, request: Request, index: int, number: int) -> None:
+        self.request = request
+        self.index = index
+        self.id = request.id if index == 0 else f"{request.id}#{index}"
+        self.number = number  # order of submission
+        self.priority = request.priority
+        self.arrival = request.arrival
+        self.seed = sequence_seed(request.seed, index)
+        self.state = SequenceState.WAITING
+        self.prompt_length = int(request.prompt.size)
+        generated = (request.resumed or {}).get(index)
+        self.tokens: IntArray = (
+            request.prompt if generated is None or not generated.size else np.concatenate([request.prompt, generated])
+        )  # all known tokens while not in the batch; stale while running (the batch's matrix has them)
+        self.key: bytes | None = None  # `tokens` as bytes, made on the first lookup
+        self.namespace = (request.cache_salt or "").encode()
+        self.max_length = 0  # most tokens this sequence may ever have, prompt included
+        self.row = -1  # row of the batch while running
+        self.lease: Any = None
+        self.lookup: Any = None  # cached Match of a waiting sequence
+        self.lookup_generation = -1
+        self.hold: Any = None  # for composition and eviction objects
+        self.why = "new"  # reason for waiting, as of the last step
+        self.preemptions = 0
+        self.preempted_in_step = -1
+        self.recomputed_tokens = 0
+        self.cached_tokens = 0  # prompt tokens taken from the cache at the first admission
+        self.finish_reason: FinishReason | None = None
+        self.stop_token: int | None = None  # the stop token id that ended it, when one of the request's own did
+        self.first_scheduled: float | None = None
+        self.first_token: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.id!r}, {self.state.value}, {len(self.tokens)} tokens)"
+
+
+@dataclass
+class StepEvents:
+    """What became known in one step. Row i of the arrays and the list belong together."""
+
+    sequences: npt.NDArray[np.object_]  # [S] the Sequence each new token belongs to
+    tokens: IntArray  # [S] sampled token ids
+    sampled: IntArray  # [S] index into StepResult.tokens / .logprobs (a sequence aborted mid-step has no entry here)
+    finished: list[Sequence] = field(default_factory=list)  # `finish_reason` says why

@@ -1,0 +1,46 @@
+"""Errors a user can act on. Each says what is wrong, where, and the mend."""
+
+from __future__ import annotations
+
+
+class PacelineError(Exception):
+    """Base of every error Paceline raises on purpose."""
+
+
+class ConfigError(PacelineError):
+    """A setting is missing or out of range. Names the setting as the user typed it.
+
+    The command line prints `str(error)` on one line and exits with status 2.
+    """
+
+    def __init__(self, setting: str, value: object, allowed: str) -> None:
+        super().__init__(f"{setting}: {value!r} is not valid; it must be {allowed}")
+        self.setting = setting
+        self.value = value
+        self.allowed = allowed
+
+
+class ModelError(PacelineError):
+    """A model cannot be loaded: missing, corrupt, unsupported or too large. The message names the file and the mend."""
+
+
+class RequestError(PacelineError):
+    """A request cannot be served as asked.
+
+    Attributes:
+        param: the field at fault, as in the OpenAI API, or None.
+        code: machine-readable code, e.g. "context_length_exceeded".
+        status: the HTTP status this maps to (400, 401, 404, 413, 429, ...).
+    """
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+class EngineDeadError(PacelineError):
+    """The engine process ended and could not be brought back."""

@@ -1,0 +1,1 @@
+"""KV accounting: block pool, prefix caches. No tensors live here."""

@@ -1,0 +1,105 @@
+"""What the scheduler asks of a KV cache. Two caches implement it: `RadixCache` and `ChainCache`.
+
+Tokens are int32, passed as `bytes` (4 bytes a token) or as int32 arrays. A block is `block_size` tokens of K/V.
+The block tables themselves belong to the scheduler; a cache counts references to blocks and knows their contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+
+
+class Match(NamedTuple):
+    """The longest cached prefix of some tokens. Valid until the cache changes (see `KVCache.generation`)."""
+
+    length: int  # tokens of the hit: whole blocks, plus the part of `tail_block`
+    blocks: list[int]  # the whole blocks, in order
+    idle: int  # how many of `blocks` are referenced by nobody: taking them lowers `available`
+    tail_block: int  # block whose first `length % block_size` tokens are to be copied; -1 when there is none
+    node: Any  # where the walk ended; for the cache itself
+
+
+class Lease:
+    """What one running sequence holds in the cache, besides the blocks in its block table."""
+
+    __slots__ = ("namespace", "node", "registered", "shadow")
+
+    def __init__(self, namespace: bytes, node: Any, registered: int) -> None:
+        self.namespace = namespace
+        self.node = node  # deepest node of the sequence's own path
+        self.registered = registered  # whole blocks of the sequence known to the cache so far
+        self.shadow: list[int] = []  # cached twins of blocks the sequence computed itself; referenced, not in its table
+
+
+class KVCache(Protocol):
+    """Reference-counted blocks with a prefix index over them.
+
+    A block is free (nobody refers to it, contents unknown), cached (nobody refers to it, contents indexed), or held
+    (referred to by one or more sequences; indexed or not). free + cached + held = num_blocks.
+    """
+
+    block_size: int
+    num_blocks: int
+    generation: int
+    """Changes whenever a `match` made before could come out differently now."""
+
+    @property
+    def available(self) -> int:
+        """Blocks `allocate` could give now: free + cached."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """Blocks whose contents are unknown and that nobody refers to."""
+        ...
+
+    def begin_step(self) -> None:
+        """A new step is being scheduled: whatever was registered before is written by now."""
+        ...
+
+    def match(self, tokens: bytes, length: int, namespace: bytes = b"") -> Match:
+        """Longest cached prefix of the first `length` tokens. Touches nothing (recency changes on `release`).
+
+        A tail hit (token-exact, inside a block) is only given from a block registered before this step.
+        """
+        ...
+
+    def open(self, match: Match, namespace: bytes = b"") -> Lease:
+        """Take the matched whole blocks: refer to each once. The tail block, if any, is not referred to."""
+        ...
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` blocks, each referred to once, evicting cached ones as needed. ValueError above `available`."""
+        ...
+
+    def register(self, lease: Lease, tokens: IntArray, blocks: IntArray, whole: int) -> None:
+        """Enter blocks `lease.registered` to `whole` (exclusive) of the sequence; they are full after this step.
+
+        `tokens` [>= whole * block_size] and `blocks` [>= whole] are the sequence's row of the scheduler's matrices.
+        """
+        ...
+
+    def unregister(self, lease: Lease, blocks: IntArray, whole: int) -> None:
+        """Undo: keep only the first `whole` blocks registered. For blocks whose K/V were not written after all."""
+        ...
+
+    def release(self, lease: Lease, blocks: IntArray) -> None:
+        """The sequence leaves: drop one reference of each of its blocks (its whole table row, `[held]`).
+
+        Indexed blocks with no reference left stay cached; the others become free.
+        """
+        ...
+
+    def reset(self) -> bool:
+        """Forget all cached contents that no sequence refers to; held blocks lose their index entry. True if all."""
+        ...
+
+    def check(self, held: Iterable[tuple[Lease, Sequence[int]]]) -> None:
+        """Prove the accounting against every live (lease, block table). AssertionError says what differs."""
+        ...
