@@ -107,7 +107,9 @@ class Sequence:
         self.prompt_length = int(request.prompt.size)
         generated = (request.resumed or {}).get(index)
         self.tokens: IntArray = (
-            request.prompt if generated is None or not generated.size else np.concatenate([request.prompt, generated])
+            request.prompt
+            if generated is None or not generated.size
+            else np.concatenate([request.prompt, generated])
         )  # all known tokens while not in the batch; stale while running (the batch's matrix has them)
         self.key: bytes | None = None  # `tokens` as bytes, made on the first lookup
         self.namespace = (request.cache_salt or "").encode()
@@ -123,7 +125,9 @@ class Sequence:
         self.recomputed_tokens = 0
         self.cached_tokens = 0  # prompt tokens taken from the cache at the first admission
         self.finish_reason: FinishReason | None = None
-        self.stop_token: int | None = None  # the stop token id that ended it, when one of the request's own did
+        self.stop_token: int | None = (
+            None  # the stop token id that ended it, when one of the request's own did
+        )
         self.first_scheduled: float | None = None
         self.first_token: float | None = None
 

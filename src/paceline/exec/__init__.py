@@ -1,0 +1,1 @@
+"""Execution: models, attention, sampler, weights. The only place that imports torch."""

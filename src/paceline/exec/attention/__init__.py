@@ -1,0 +1,5 @@
+"""Paged attention behind one signature."""
+
+from paceline.exec.attention.interface import Attention, AttentionMetadata, LayerShape
+
+__all__ = ["Attention", "AttentionMetadata", "LayerShape"]
