@@ -1,0 +1,120 @@
+"""Every setting of an engine, with its default, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from paceline.core.config import SchedulerConfig
+from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.exec.executor import ExecutorConfig
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Names as vLLM's flags where the meaning is the same. None means: chosen from the model or the machine.
+
+    Raises ConfigError naming the flag, its value and the allowed range.
+    """
+
+    # model
+    model: str = "smollm2-135m"  # a name Paceline knows, a directory, a .gguf file or a hub id
+    served_model_name: str | None = None  # None: `model` as given
+    tokenizer: str | None = None  # directory or hub id; None: the model's own
+    chat_template: str | None = None  # Jinja source or a file with it; None: the model's own
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None  # compute threads; None: one per core
+    max_model_len: int | None = None  # most tokens of a sequence; None: the model's context, as far as the KV holds
+    # KV cache
+    block_size: int = 16
+    kv_cache_memory: int | None = None  # bytes; goes before `gpu_memory_utilization`
+    gpu_memory_utilization: float = 0.9  # share of the device's memory for weights, work space and KV
+    num_blocks: int | None = None  # goes before both
+    enable_prefix_caching: bool = True
+    # scheduler
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    watermark: float = 0.0
+    discipline: str = "paceline"
+    order: str | None = None  # None: the discipline's own
+    # engine
+    seed: int | None = None  # of the generator that draws seeds for requests without one; None: from the machine
+    shutdown_grace: float = 30.0  # seconds running requests get to finish on a clean stop
+    max_restarts: int = 3  # engine crashes survived within `restart_window` before giving up
+    restart_window: float = 60.0  # seconds
+
+    def __post_init__(self) -> None:
+        self._one_of("dtype", DTYPES)
+        self._one_of("device", DEVICES)
+        self._whole("block_size", 1)
+        self._whole("max_num_seqs", 1)
+        self._whole("max_num_batched_tokens", 1)
+        self._whole("long_prefill_token_threshold", 0)
+        self._whole("max_restarts", 0)
+        for name in ("threads", "max_model_len", "kv_cache_memory", "num_blocks"):
+            if getattr(self, name) is not None:
+                self._whole(name, 1)
+        if self.seed is not None:
+            self._whole("seed", 0, LARGEST_SEED)
+        for name in ("shutdown_grace", "restart_window"):
+            if not 0.0 <= getattr(self, name) < 1e9:
+                raise ConfigError(_flag(name), getattr(self, name), "a number of seconds of at least 0")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(
+                _flag("gpu_memory_utilization"), self.gpu_memory_utilization, "a share above 0 and at most 1"
+            )
+        if not 0.0 <= self.watermark < 1.0:
+            raise ConfigError(_flag("watermark"), self.watermark, "a share from 0 up to, not including, 1")
+        if not self.model:
+            raise ConfigError("--model", self.model, "a model name, directory, .gguf file or hub id")
+
+    @property
+    def model_name(self) -> str:
+        """The name clients use."""
+        return self.served_model_name or self.model
+
+    def executor(self) -> ExecutorConfig:
+        """The settings of the executor: those fields of ours that it has too."""
+        from paceline.exec.executor import ExecutorConfig
+
+        wanted = {spec.name for spec in fields(ExecutorConfig)}
+        ours = {spec.name for spec in fields(self)}
+        return ExecutorConfig(**{name: getattr(self, name) for name in sorted(wanted & ours)})
+
+    def scheduler(self, num_blocks: int, max_model_len: int, eos_ids: tuple[int, ...]) -> SchedulerConfig:
+        """The settings of the scheduler, given what the executor found room for."""
+        return SchedulerConfig(
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            enable_prefix_caching=self.enable_prefix_caching,
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            watermark=self.watermark,
+            eos_token_ids=eos_ids,
+        )
+
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            raise ConfigError(_flag(name), getattr(self, name), "one of " + ", ".join(allowed))
+
+    def _whole(self, name: str, low: int, high: int | None = None) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
+            span = f"of at least {low}" if high is None else f"from {low} to {high}"
+            raise ConfigError(_flag(name), value, f"a whole number {span}")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
