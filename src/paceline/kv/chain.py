@@ -156,10 +156,11 @@ class ChainCache:
 
     def unregister(self, lease: Lease, blocks: IntArray, whole: int) -> None:
         """Take blocks `whole` to `lease.registered` (exclusive) of the sequence out of the index."""
-        for block in reversed(blocks[whole : lease.registered].tolist()):
-            lease.node = lease.node.parent
-            if self._link[block] is not None:
-                self._forget(block)
+        if lease.node.epoch == self._epoch:
+            for block in reversed(blocks[whole : lease.registered].tolist()):
+                lease.node = lease.node.parent
+                if self._link[block] is not None:
+                    self._forget(block)
         lease.registered = min(lease.registered, whole)
 
     def release(self, lease: Lease, blocks: IntArray) -> None:
