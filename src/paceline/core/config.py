@@ -21,10 +21,9 @@ class SchedulerConfig:
     max_model_len: int = 2048
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0  # 0: off
-    watermark: float = (
-        0.0  # share of the blocks that must stay free when a sequence is admitted beside others
-    )
+    long_prefill_token_threshold: int = 0  # most tokens of one prompt in a step; 0: off
+    long_prefill_token_threshold_adaptive: bool = False  # never below an even share of the token budget
+    watermark: float = 0.0  # share of the blocks that must stay free when a sequence is admitted beside others
     scheduler_reserve_full_isl: bool = True  # admit only when the whole known sequence fits now
     eos_token_ids: tuple[int, ...] = ()
 

@@ -38,9 +38,7 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    logprobs: int | None = (
-        None  # how many alternatives to report per generated token; 0: only the chosen token
-    )
+    logprobs: int | None = None  # how many alternatives to report per generated token; 0: only the chosen token
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -76,15 +74,11 @@ class SamplingParams:
         if self.seed is not None:
             self._in_range("seed", -(2**63), 2**64 - 1)
         if len(self.stop) > MAX_STOP_STRINGS:
-            raise RequestError(
-                f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", param="stop"
-            )
+            raise RequestError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", param="stop")
         if any(not text for text in self.stop):
             raise RequestError("stop must not contain an empty string", param="stop")
         if len(self.logit_bias) > 1024:
-            raise RequestError(
-                f"logit_bias takes at most 1024 entries, got {len(self.logit_bias)}", param="logit_bias"
-            )
+            raise RequestError(f"logit_bias takes at most 1024 entries, got {len(self.logit_bias)}", param="logit_bias")
         for token, bias in self.logit_bias.items():
             if not -100.0 <= bias <= 100.0:
                 raise RequestError(

@@ -44,9 +44,7 @@ class StepPlan:
     counts: IntArray  # [R] tokens to compute now: tokens[row, start : start + count]
     samples: BoolArray  # [R] True where the last known token is computed, so that a new token is sampled
     tokens: IntArray  # [max_num_seqs, max_model_len] token ids: prompt, then generated
-    block_table: (
-        IntArray  # [max_num_seqs, blocks per sequence] token i of a row: block_table[row, i // block_size]
-    )
+    block_table: IntArray  # [max_num_seqs, blocks per sequence] token i of a row: block_table[row, i // block_size]
     prompt_lengths: IntArray  # [max_num_seqs]
     entered: list[Entered] = field(default_factory=list)
     copies: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int32))

@@ -71,17 +71,16 @@ class Sequence:
         "finish_reason",
         "first_scheduled",
         "first_token",
-        "hold",
         "id",
         "index",
         "key",
+        "leader",
         "lease",
-        "lookup",
-        "lookup_generation",
+        "lost_tokens",
         "max_length",
         "namespace",
         "number",
-        "preempted_in_step",
+        "overtaken",
         "preemptions",
         "priority",
         "prompt_length",
@@ -92,7 +91,6 @@ class Sequence:
         "state",
         "stop_token",
         "tokens",
-        "why",
     )
 
     def __init__(self, request: Request, index: int, number: int) -> None:
@@ -107,27 +105,21 @@ class Sequence:
         self.prompt_length = int(request.prompt.size)
         generated = (request.resumed or {}).get(index)
         self.tokens: IntArray = (
-            request.prompt
-            if generated is None or not generated.size
-            else np.concatenate([request.prompt, generated])
+            request.prompt if generated is None or not generated.size else np.concatenate([request.prompt, generated])
         )  # all known tokens while not in the batch; stale while running (the batch's matrix has them)
         self.key: bytes | None = None  # `tokens` as bytes, made on the first lookup
         self.namespace = (request.cache_salt or "").encode()
         self.max_length = 0  # most tokens this sequence may ever have, prompt included
         self.row = -1  # row of the batch while running
         self.lease: Any = None
-        self.lookup: Any = None  # cached Match of a waiting sequence
-        self.lookup_generation = -1
-        self.hold: Any = None  # for composition and eviction objects
-        self.why = "new"  # reason for waiting, as of the last step
+        self.leader: Sequence | None = None  # the sibling whose prompt this one forks
+        self.overtaken = 0  # times another was admitted past it
         self.preemptions = 0
-        self.preempted_in_step = -1
+        self.lost_tokens = 0  # tokens that had K/V when it was last preempted
         self.recomputed_tokens = 0
         self.cached_tokens = 0  # prompt tokens taken from the cache at the first admission
         self.finish_reason: FinishReason | None = None
-        self.stop_token: int | None = (
-            None  # the stop token id that ended it, when one of the request's own did
-        )
+        self.stop_token: int | None = None  # the stop token id that ended it, when one of the request's own did
         self.first_scheduled: float | None = None
         self.first_token: float | None = None
 

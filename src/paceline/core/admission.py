@@ -1,0 +1,59 @@
+"""Admission: may this sequence start now? The second decision point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from paceline.core.request import Sequence
+from paceline.kv.interface import Match
+
+if TYPE_CHECKING:
+    from paceline.core.scheduler import Scheduler
+
+
+class Admission(Protocol):
+    def refuse(self, scheduler: Scheduler, sequence: Sequence, match: Match, tokens: int) -> str | None:
+        """Why the sequence may not start with `tokens` tokens after the cached ones; None: it may."""
+        ...
+
+
+@dataclass(frozen=True)
+class KnownTokensFit:
+    """The blocks of this step must be there, and the whole known sequence must fit at this moment.
+
+    `watermark` blocks stay free while others run. With `growth` None nothing else is set aside, after vLLM V1
+    (`scheduler_reserve_full_isl`, `watermark`): sequences admitted in different steps can overcommit. With a number,
+    room is kept for what every running sequence still needs for its known tokens and `growth` more, so that
+    preemptions become rare.
+    """
+
+    growth: int | None = None
+
+    def refuse(self, scheduler: Scheduler, sequence: Sequence, match: Match, tokens: int) -> str | None:
+        config, kv = scheduler.config, scheduler.kv
+        size, hit = config.block_size, len(match.blocks)
+        free = kv.available - match.idle  # taking idle cached blocks uses them up as well
+        others = len(scheduler.batch) > 0
+        watermark = scheduler.watermark_blocks if others else 0
+        growing = 0 if self.growth is None else self._growing(scheduler, self.growth)
+        now = -(-(match.length + tokens) // size) - hit
+        whole = -(-int(sequence.tokens.size) // size) - hit if config.scheduler_reserve_full_isl else now
+        if max(whole + growing, now + growing + watermark) <= free:
+            return None
+        kept = f", {growing} of them kept for running sequences to grow" if growing else ""
+        kept += f", {watermark} of them under the watermark" if watermark else ""
+        return f"KV: needs {whole} blocks and {max(free, 0)} are free{kept}"
+
+    @staticmethod
+    def _growing(scheduler: Scheduler, growth: int) -> int:
+        """Blocks the running sequences will want before `growth` more tokens each."""
+        batch = scheduler.batch
+        rows = batch.order
+        if not rows.size:
+            return 0
+        ends = np.minimum(batch.length[rows] + growth, batch.max_length[rows] - 1)
+        needs = -(-ends // batch.block_size) - batch.held[rows]
+        return int(np.maximum(needs, 0).sum())

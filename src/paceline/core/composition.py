@@ -1,0 +1,40 @@
+"""Composition: what shares a step? The fourth decision point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from paceline.core.scheduler import Scheduler
+    from paceline.core.step import Step
+
+
+class Composition(Protocol):
+    def compose(self, scheduler: Scheduler, step: Step) -> None:
+        """Fill the step, through `scheduler.run` and `scheduler.admit`."""
+        ...
+
+
+@dataclass(frozen=True)
+class MixedChunks:
+    """Running rows first, then waiting ones, all within one token budget; prompts are cut to what is left of it.
+
+    `decode_first` serves every row that needs one token before any unfinished prompt (after Sarathi-Serve);
+    otherwise rows come in order of admission (after vLLM V1). In a step that preempts, nobody is admitted.
+    """
+
+    decode_first: bool = True
+
+    def compose(self, scheduler: Scheduler, step: Step) -> None:
+        batch = scheduler.batch
+        rows = batch.order
+        if self.decode_first and rows.size:
+            prefilling = batch.length[rows] - batch.computed[rows] > 1
+            if prefilling.any():
+                rows = np.concatenate([rows[~prefilling], rows[prefilling]])
+        scheduler.run(step, rows)
+        if not step.preempted:
+            scheduler.admit(step)

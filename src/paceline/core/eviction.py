@@ -1,0 +1,68 @@
+"""Eviction: KV is exhausted; who yields, and how? The fifth decision point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from paceline.core.scheduler import Scheduler
+
+
+class Eviction(Protocol):
+    @property
+    def yields_turn(self) -> bool:
+        """When a row has to give up its own place, may the rows after it still run in this step?"""
+        ...
+
+    def victim(self, scheduler: Scheduler, row: int) -> int | None:
+        """The running row to preempt so that `row` can grow; may be `row` itself. None: nobody yields."""
+        ...
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The one admitted last. After vLLM (fcfs)."""
+
+    yields_turn: bool = False
+
+    def victim(self, scheduler: Scheduler, row: int) -> int | None:
+        return int(scheduler.batch.order[-1])
+
+
+@dataclass(frozen=True)
+class LeastPreferred:
+    """The worst of (priority, arrival) among all running, wherever it stands. After vLLM (priority)."""
+
+    yields_turn: bool = False
+
+    def victim(self, scheduler: Scheduler, row: int) -> int | None:
+        occupants = scheduler.batch.occupant[scheduler.batch.order]
+        return int(max(occupants, key=lambda sequence: (sequence.priority, sequence.arrival)).row)
+
+
+@dataclass(frozen=True)
+class LeastLost:
+    """Among the worst priority, the one whose return costs least: fewest tokens to compute again.
+
+    Never one admitted before `row` unless its priority is worse, so the oldest always makes progress.
+    """
+
+    yields_turn: bool = True
+
+    def victim(self, scheduler: Scheduler, row: int) -> int | None:
+        batch = scheduler.batch
+        position = int(np.flatnonzero(batch.order == row)[0])
+        mine = batch.occupant[row].priority
+        best: tuple[int, int, int] | None = None
+        choice = row
+        for index, candidate in enumerate(batch.order.tolist()):
+            priority = batch.occupant[candidate].priority
+            if priority < mine or (priority == mine and index < position):
+                continue
+            cost = (-priority, int(batch.computed[candidate]), -index)
+            if best is None or cost < best:
+                best, choice = cost, candidate
+        return choice

@@ -1,0 +1,179 @@
+"""Play a script through a discipline with a fake model and show every decision.
+
+`python -m paceline.core.replay SCRIPT` needs numpy alone; `paceline replay SCRIPT` is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.core.disciplines import discipline as discipline_named
+from paceline.core.plan import StepPlan, StepResult
+from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script
+from paceline.core.request import Sequence, StepEvents
+from paceline.core.scheduler import Scheduler
+from paceline.errors import PacelineError, RequestError
+
+STALL_STEPS = 64
+
+Line = dict[str, Any]
+
+
+def replay(
+    script: dict[str, Any], discipline: str | None = None, blocks: bool = False, timing: bool = False
+) -> Iterator[Line]:
+    """One line per step, then {"summary": ...}. ConfigError for a script that makes no sense."""
+    return Replay(parse_script(script, discipline), blocks, timing).lines()
+
+
+class Replay:
+    """A scheduler, the script's requests, and the step they have come to."""
+
+    def __init__(self, script: Script, blocks: bool = False, timing: bool = False) -> None:
+        self.script = script
+        self.scheduler = Scheduler(script.scheduler, discipline_named(script.discipline, script.order))
+        self._arrivals = sorted(script.requests, key=lambda request: request.arrival_step)
+        self._aborts = [request for request in script.requests if request.abort_step is not None]
+        self._by_id = {request.id: request for request in script.requests}
+        self._blocks, self._timing = blocks, timing
+        self._idle = 0
+        self._tokens = 0
+
+    def lines(self) -> Iterator[Line]:
+        step, scheduler = 0, self.scheduler
+        stalled = False
+        while step < self.script.max_steps and (self._arrivals or scheduler.has_work()) and not stalled:
+            if not scheduler.has_work() and self._arrivals[0].arrival_step > step:
+                step = self._arrivals[0].arrival_step
+                continue
+            line = self._step(step)
+            self._idle = 0 if line["scheduled"] or line["aborted"] or line["finished"] else self._idle + 1
+            stalled = self._idle >= STALL_STEPS and bool(line["waiting"])
+            yield line
+            step += 1
+        yield {"summary": self._summary(step, stalled)}
+
+    def _step(self, step: int) -> Line:
+        scheduler, now = self.scheduler, step * self.script.step_time
+        refused = self._arrive(step, now)
+        aborted = self._abort(step, "before", now)
+        begin = time.perf_counter_ns()
+        plan = scheduler.schedule(now)
+        scheduled_ns = time.perf_counter_ns() - begin
+        line = self._decisions(step, plan)
+        line["refused"] = refused
+        line["aborted"] = aborted + self._abort(step, "mid", now)
+        result = StepResult(tokens=self._emit(plan)) if plan is not None else None
+        begin = time.perf_counter_ns()
+        events = scheduler.complete(result, now) if result is not None else None
+        completed_ns = time.perf_counter_ns() - begin
+        line["finished"] = [sequence.id for sequence in events.finished] if isinstance(events, StepEvents) else []
+        line["free_blocks_end"] = scheduler.kv.available
+        if self._timing:
+            line["us"] = [round(scheduled_ns / 1000, 1), round(completed_ns / 1000, 1)]
+        return line
+
+    def _arrive(self, step: int, now: float) -> dict[str, str]:
+        refused = {}
+        while self._arrivals and self._arrivals[0].arrival_step <= step:
+            request = self._arrivals.pop(0)
+            try:
+                self.scheduler.add(request.request(), now)
+            except RequestError as error:
+                refused[request.id] = str(error)
+        return refused
+
+    def _abort(self, step: int, when: str, now: float) -> list[str]:
+        due = [request.id for request in self._aborts if request.abort_step == step and request.abort_when == when]
+        return [sequence.id for request in due for sequence in self.scheduler.abort(request, now)]
+
+    def _emit(self, plan: StepPlan) -> np.typing.NDArray[np.int32]:
+        """What the fake model samples: the script's next token of each request."""
+        emitted = []
+        for row, end in zip(
+            plan.rows[plan.samples].tolist(), (plan.starts + plan.counts)[plan.samples].tolist(), strict=True
+        ):
+            sequence = self._in_row.get(row)
+            request: ScriptRequest | None = self._by_id.get(sequence.request.id) if sequence is not None else None
+            emitted.append(int(request.output[end - request.prompt.size]) if request is not None else 0)
+        return np.array(emitted, np.int32)
+
+    def _decisions(self, step: int, plan: StepPlan | None) -> Line:
+        scheduler, decided = self.scheduler, self.scheduler.step
+        assert decided is not None
+        running = scheduler.running()
+        self._in_row: dict[int, Sequence] = {sequence.row: sequence for sequence in running}
+        scheduled = [] if plan is None else list(zip(plan.rows.tolist(), plan.counts.tolist(), strict=True))
+        self._tokens += sum(count for _, count in scheduled)
+        line: Line = {
+            "step": step,
+            "scheduled": [[self._in_row[row].id, count] for row, count in scheduled],
+            "new": [sequence.id for sequence in decided.new],
+            "resumed": [sequence.id for sequence in decided.resumed],
+            "cached": decided.cached,
+            "preempted": [[sequence.id, how] for sequence, how in decided.preempted],
+            "swapped_in": {},
+            "swapped_out": {},
+            "finished": [],
+            "aborted": [],
+            "refused": {},
+            "expired": {},
+            "running": [sequence.id for sequence in running],
+            "waiting": [sequence.id for sequence in scheduler.waiting],
+            "why": scheduler.why(),
+            "free_blocks": scheduler.kv.available,
+            "free_blocks_end": 0,
+        }
+        if self._blocks:
+            line["blocks"] = {sequence.id: scheduler.batch.blocks(sequence.row).tolist() for sequence in running}
+        return line
+
+    def _summary(self, steps: int, stalled: bool) -> Line:
+        totals = self.scheduler.totals
+        summary: Line = {
+            "discipline": self.scheduler.discipline.name,
+            "order": self.scheduler.discipline.order,
+            "steps": steps,
+            "scheduled_tokens": totals.scheduled_tokens,
+            "generated_tokens": totals.generation_tokens,
+            "finished": totals.finished,
+            "preemptions": totals.preemptions,
+            "recomputed_tokens": totals.recomputed_tokens,
+            "cache_hit_tokens": totals.prefix_hit_tokens,
+            "resumed_hit_tokens": totals.resumed_hit_tokens,
+        }
+        if stalled:
+            summary["stalled"] = True
+        return summary
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the lines of a script's replay. Exit status 1 when it stalled, 2 for a script that makes no sense."""
+    parser = argparse.ArgumentParser("paceline replay", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("script", help="JSON or JSON lines; - reads standard input")
+    parser.add_argument("--discipline", help="a row of the table; default: the script's, else paceline")
+    parser.add_argument("--blocks", action="store_true", help="show every running sequence's block ids")
+    parser.add_argument("--timing", action="store_true", help="show microseconds of schedule and complete")
+    options = parser.parse_args(arguments)
+    try:
+        text = sys.stdin.read() if options.script == "-" else Path(options.script).read_text(encoding="utf-8")
+        stalled = False
+        for line in replay(read_script(text), options.discipline, options.blocks, options.timing):
+            print(json.dumps(line))
+            stalled = line.get("summary", {}).get("stalled", False)
+        return 1 if stalled else 0
+    except (OSError, UnicodeDecodeError, PacelineError) as error:
+        print(f"paceline replay: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

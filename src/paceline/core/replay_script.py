@@ -1,0 +1,214 @@
+"""The script `paceline replay` plays: configuration and requests, checked key by key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from paceline.core.config import SchedulerConfig
+from paceline.core.disciplines import DISCIPLINES
+from paceline.core.orders import ORDERS
+from paceline.core.params import SamplingParams
+from paceline.core.request import IntArray, Request
+from paceline.errors import ConfigError
+
+REQUIRED = object()
+SCHEDULER_KEYS = {spec.name: spec.type for spec in fields(SchedulerConfig) if spec.name != "eos_token_ids"}
+DEFAULT_BLOCKS = 1024
+
+
+@dataclass(frozen=True)
+class ScriptRequest:
+    """One request of a script. `prompt` [P] token ids; `output` [output_len] the tokens the fake model emits."""
+
+    id: str
+    arrival_step: int
+    arrival_time: float
+    prompt: IntArray
+    output: IntArray
+    priority: int = 0
+    tenant: str = "default"
+    cache_salt: str | None = None
+    abort_step: int | None = None
+    abort_when: str = "before"
+
+    def request(self) -> Request:
+        params = SamplingParams(max_tokens=int(self.output.size), ignore_eos=True, temperature=0.0)
+        return Request(
+            id=self.id,
+            prompt=self.prompt,
+            params=params,
+            arrival=self.arrival_time,
+            priority=self.priority,
+            tenant=self.tenant,
+            cache_salt=self.cache_salt,
+        )
+
+
+@dataclass(frozen=True)
+class Script:
+    scheduler: SchedulerConfig
+    discipline: str
+    order: str | None
+    max_steps: int
+    step_time: float
+    requests: list[ScriptRequest] = field(default_factory=list)
+
+
+def read_script(text: str) -> dict[str, Any]:
+    """One JSON object with `config` and `requests`, or JSON lines: the config, then one request a line."""
+    try:
+        script = json.loads(text)
+        if isinstance(script, dict) and "requests" in script:
+            return script
+        return {"config": _config_line(script), "requests": []}
+    except json.JSONDecodeError:
+        pass
+    lines: list[Any] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"script line {number}", line[:60], f"JSON ({error.msg})") from None
+    if not lines:
+        raise ConfigError(
+            "script", "", 'JSON: {"config": {...}, "requests": [...]}, or the config and one request a line'
+        )
+    return {"config": _config_line(lines[0]), "requests": lines[1:]}
+
+
+def _config_line(line: Any) -> Any:
+    return line["config"] if isinstance(line, dict) and set(line) == {"config"} else line
+
+
+def parse_script(script: Any, discipline: str | None = None) -> Script:
+    """Check a script and fill in what it leaves out. ConfigError names the key, its value and what is allowed."""
+    if not isinstance(script, dict):
+        raise ConfigError("script", type(script).__name__, "a JSON object with config and requests")
+    for key in script:
+        if key not in ("config", "requests"):
+            raise ConfigError("script", key, "an object with the keys config and requests")
+    config = script.get("config", {})
+    if not isinstance(config, dict):
+        raise ConfigError("config", config, "a JSON object")
+    settings: dict[str, Any] = {"num_blocks": DEFAULT_BLOCKS}
+    own: dict[str, Any] = {"discipline": "paceline", "order": None, "max_steps": 100_000, "step_time": 1.0}
+    for key, value in config.items():
+        if key in own:
+            own[key] = value
+        elif key in SCHEDULER_KEYS:
+            settings[key] = _typed(f"config.{key}", value, SCHEDULER_KEYS[key])
+        else:
+            raise ConfigError("config", key, "a known key: " + ", ".join(sorted([*own, *SCHEDULER_KEYS])))
+    name = discipline or own["discipline"]
+    _one_of("config.discipline", name, DISCIPLINES)
+    if own["order"] is not None:
+        _one_of("config.order", own["order"], ORDERS)
+    requests = script.get("requests", [])
+    if not isinstance(requests, list):
+        raise ConfigError("requests", type(requests).__name__, "a list")
+    return Script(
+        scheduler=SchedulerConfig(**settings),
+        discipline=name,
+        order=own["order"],
+        max_steps=_whole("config.max_steps", own["max_steps"], 1),
+        step_time=_number("config.step_time", own["step_time"], 0.0),
+        requests=_requests(requests),
+    )
+
+
+def _requests(items: list[Any]) -> list[ScriptRequest]:
+    fresh = 1 << 20  # made-up ids are above any real vocabulary and never repeat
+    seen: set[str] = set()
+    parsed = []
+    for index, item in enumerate(items):
+        where = f"requests[{index}]"
+        if not isinstance(item, dict):
+            raise ConfigError(where, item, "a JSON object")
+        if unknown := set(item) - _REQUEST_KEYS:
+            raise ConfigError(where, sorted(unknown)[0], "an object with keys of " + ", ".join(sorted(_REQUEST_KEYS)))
+        request, fresh = _request(where, item, index, fresh)
+        if request.id in seen:
+            raise ConfigError(f"{where}.id", request.id, "unique in the script")
+        seen.add(request.id)
+        parsed.append(request)
+    return parsed
+
+
+_REQUEST_KEYS = {
+    "abort_step", "abort_when", "arrival_step", "arrival_time", "cache_salt", "id",
+    "output_len", "output_tokens", "priority", "prompt", "prompt_len", "tenant",
+}  # fmt: skip
+
+
+def _request(where: str, item: dict[str, Any], index: int, fresh: int) -> tuple[ScriptRequest, int]:
+    if ("prompt" in item) == ("prompt_len" in item):
+        raise ConfigError(where, item.get("id", index), "given either prompt or prompt_len")
+    if "prompt" in item:
+        prompt = _tokens(f"{where}.prompt", item["prompt"])
+    else:
+        prompt = _made_up(fresh, _whole(f"{where}.prompt_len", item["prompt_len"], 0))
+        fresh += prompt.size
+    emitted = _tokens(f"{where}.output_tokens", item.get("output_tokens") or [])
+    length = _whole(f"{where}.output_len", item.get("output_len", emitted.size or 1), 1)
+    output = np.concatenate([emitted[:length], _made_up(fresh, max(length - emitted.size, 0))])
+    fresh += length
+    abort = item.get("abort_step")
+    return ScriptRequest(
+        id=str(item.get("id", index)),
+        arrival_step=_whole(f"{where}.arrival_step", item.get("arrival_step", 0), 0),
+        arrival_time=_number(f"{where}.arrival_time", item.get("arrival_time", index), None),
+        prompt=prompt,
+        output=output,
+        priority=_whole(f"{where}.priority", item.get("priority", 0), None),
+        tenant=_typed(f"{where}.tenant", item.get("tenant", "default"), "str"),
+        cache_salt=None if item.get("cache_salt") is None else _typed(f"{where}.cache_salt", item["cache_salt"], "str"),
+        abort_step=None if abort is None else _whole(f"{where}.abort_step", abort, 0),
+        abort_when=_one_of(f"{where}.abort_when", item.get("abort_when", "before"), ("before", "mid")),
+    ), fresh
+
+
+def _made_up(first: int, count: int) -> IntArray:
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+def _tokens(where: str, value: Any) -> IntArray:
+    valid = isinstance(value, list) and all(type(token) is int and 0 <= token < 2**31 for token in value)
+    if not valid:
+        raise ConfigError(where, value, "a list of token ids from 0 to 2147483647")
+    return np.array(value, np.int32)
+
+
+def _whole(where: str, value: Any, low: int | None) -> int:
+    if type(value) is not int or (low is not None and value < low):
+        raise ConfigError(where, value, "a whole number" + ("" if low is None else f" of at least {low}"))
+    return value
+
+
+def _number(where: str, value: Any, low: float | None) -> float:
+    if type(value) not in (int, float) or value != value or (low is not None and value < low):
+        raise ConfigError(where, value, "a number" + ("" if low is None else f" of at least {low}"))
+    return float(value)
+
+
+def _one_of(where: str, value: Any, allowed: Any) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise ConfigError(where, value, "one of " + ", ".join(allowed))
+    return value
+
+
+def _typed(where: str, value: Any, kind: Any) -> Any:
+    checks: dict[str, Callable[[], bool]] = {
+        "int": lambda: type(value) is int,
+        "bool": lambda: type(value) is bool,
+        "float": lambda: type(value) in (int, float),
+        "str": lambda: isinstance(value, str),
+    }
+    if not checks[kind]():
+        raise ConfigError(where, value, {"int": "a whole number", "bool": "true or false"}.get(kind, f"a {kind}"))
+    return float(value) if kind == "float" else value

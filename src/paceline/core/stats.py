@@ -1,0 +1,35 @@
+"""What the scheduler counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Counters:
+    """Totals since the start. Tokens taken from the cache by a resumed sequence are not counted as hits."""
+
+    steps: int = 0
+    scheduled_tokens: int = 0
+    prompt_tokens: int = 0  # of sequences admitted for the first time, cached ones included
+    generation_tokens: int = 0
+    prefix_query_tokens: int = 0  # prompt tokens looked up at the first admission
+    prefix_hit_tokens: int = 0  # of these, taken from the cache
+    preemptions: int = 0
+    recomputed_tokens: int = 0  # tokens whose K/V were lost to a preemption and computed again
+    resumed_hit_tokens: int = 0  # tokens a resumed sequence found in the cache
+    finished: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class SchedulerStats:
+    """One look at the scheduler: what is where now, and the totals."""
+
+    running: int
+    waiting: int
+    blocks_total: int
+    blocks_held: int  # referred to by a sequence
+    blocks_cached: int  # contents known, referred to by nobody
+    blocks_free: int
+    totals: Counters

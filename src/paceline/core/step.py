@@ -1,0 +1,75 @@
+"""A step while it is being put together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.core.batch import Batch
+from paceline.core.plan import Entered, StepPlan
+from paceline.core.request import IntArray, Sequence
+
+
+class Step:
+    """What has been decided so far. Rows come first in bulk (`rows`, `counts`), then one by one."""
+
+    def __init__(self, number: int, budget: int, chunk_limit: int) -> None:
+        self.number = number
+        self.budget = budget  # tokens still to give
+        self.chunk_limit = chunk_limit  # most tokens one row may get; 0: no limit
+        self.rows: list[int] | IntArray = []
+        self.counts: list[int] | IntArray = []
+        self.entered: list[Entered] = []
+        self.copies: list[tuple[int, int]] = []
+        self.new: list[Sequence] = []
+        self.resumed: list[Sequence] = []
+        self.cached: dict[str, int] = {}  # sequence id -> tokens taken from the cache on admission
+        self.preempted: list[tuple[Sequence, str]] = []
+        self.blocked: tuple[Sequence | None, str] = (None, "")  # the first that could not be admitted, and why
+
+    def put_bulk(self, rows: IntArray, counts: IntArray, total: int) -> None:
+        """Schedule many rows at once; only as the first thing of a step."""
+        self.rows, self.counts = rows, counts
+        self.budget -= total
+
+    def put(self, row: int, count: int) -> None:
+        self._as_lists()
+        self.rows.append(row)  # type: ignore[union-attr]
+        self.counts.append(count)  # type: ignore[union-attr]
+        self.budget -= count
+
+    def take_out(self, row: int) -> int:
+        """Unschedule a row and return the tokens it had been given (0: it was not scheduled)."""
+        self._as_lists()
+        assert isinstance(self.rows, list) and isinstance(self.counts, list)
+        if row not in self.rows:
+            return 0
+        index = self.rows.index(row)
+        del self.rows[index]
+        count = self.counts.pop(index)
+        self.budget += count
+        return count
+
+    def plan(self, batch: Batch) -> StepPlan | None:
+        """None when nothing is scheduled. `batch.computed` already counts this step's tokens."""
+        rows = np.asarray(self.rows, np.int32)
+        if not rows.size:
+            return None
+        counts = np.asarray(self.counts, np.int32)
+        ends = batch.computed[rows]
+        return StepPlan(
+            step=self.number,
+            rows=rows,
+            starts=ends - counts,
+            counts=counts,
+            samples=ends == batch.length[rows],
+            tokens=batch.tokens,
+            block_table=batch.block_table,
+            prompt_lengths=batch.prompt_length,
+            entered=self.entered,
+            copies=np.array(self.copies, np.int32).reshape(-1, 2),
+        )
+
+    def _as_lists(self) -> None:
+        if not isinstance(self.rows, list):
+            self.rows = self.rows.tolist()
+            self.counts = np.asarray(self.counts).tolist()
