@@ -11,11 +11,11 @@ from paceline.core.request import Sequence
 from paceline.kv.interface import Match
 
 if TYPE_CHECKING:
-    from paceline.core.scheduler import Scheduler
+    from paceline.core.step_builder import StepBuilder
 
 
 class Admission(Protocol):
-    def refuse(self, scheduler: Scheduler, sequence: Sequence, match: Match, tokens: int) -> str | None:
+    def refuse(self, builder: StepBuilder, sequence: Sequence, match: Match, tokens: int) -> str | None:
         """Why the sequence may not start with `tokens` tokens after the cached ones; None: it may."""
         ...
 
@@ -32,13 +32,13 @@ class KnownTokensFit:
 
     growth: int | None = None
 
-    def refuse(self, scheduler: Scheduler, sequence: Sequence, match: Match, tokens: int) -> str | None:
-        config, kv = scheduler.config, scheduler.kv
+    def refuse(self, builder: StepBuilder, sequence: Sequence, match: Match, tokens: int) -> str | None:
+        config, kv = builder.config, builder.kv
         size, hit = config.block_size, len(match.blocks)
         free = kv.available - match.idle  # taking idle cached blocks uses them up as well
-        others = len(scheduler.batch) > 0
-        watermark = scheduler.watermark_blocks if others else 0
-        growing = 0 if self.growth is None else self._growing(scheduler, self.growth)
+        others = len(builder.batch) > 0
+        watermark = builder.watermark_blocks if others else 0
+        growing = 0 if self.growth is None else self._growing(builder, self.growth)
         now = -(-(match.length + tokens) // size) - hit
         whole = -(-int(sequence.tokens.size) // size) - hit if config.scheduler_reserve_full_isl else now
         if max(whole + growing, now + growing + watermark) <= free:
@@ -48,9 +48,9 @@ class KnownTokensFit:
         return f"KV: needs {whole} blocks and {max(free, 0)} are free{kept}"
 
     @staticmethod
-    def _growing(scheduler: Scheduler, growth: int) -> int:
+    def _growing(builder: StepBuilder, growth: int) -> int:
         """Blocks the running sequences will want before `growth` more tokens each."""
-        batch = scheduler.batch
+        batch = builder.batch
         rows = batch.order
         if not rows.size:
             return 0

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from paceline.core.scheduler import Scheduler
     from paceline.core.step import Step
+    from paceline.core.step_builder import StepBuilder
 
 
 class Composition(Protocol):
-    def compose(self, scheduler: Scheduler, step: Step) -> None:
-        """Fill the step, through `scheduler.run` and `scheduler.admit`."""
+    def compose(self, builder: StepBuilder, step: Step) -> None:
+        """Fill the step, through `builder.run` and `builder.admit`."""
         ...
 
 
@@ -28,13 +28,13 @@ class MixedChunks:
 
     decode_first: bool = True
 
-    def compose(self, scheduler: Scheduler, step: Step) -> None:
-        batch = scheduler.batch
+    def compose(self, builder: StepBuilder, step: Step) -> None:
+        batch = builder.batch
         rows = batch.order
         if self.decode_first and rows.size:
             prefilling = batch.length[rows] - batch.computed[rows] > 1
             if prefilling.any():
                 rows = np.concatenate([rows[~prefilling], rows[prefilling]])
-        scheduler.run(step, rows)
+        builder.run(step, rows)
         if not step.preempted:
-            scheduler.admit(step)
+            builder.admit(step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from paceline.core.scheduler import Scheduler
+    from paceline.core.step_builder import StepBuilder
 
 
 class Eviction(Protocol):
@@ -17,7 +17,7 @@ class Eviction(Protocol):
         """When a row has to give up its own place, may the rows after it still run in this step?"""
         ...
 
-    def victim(self, scheduler: Scheduler, row: int) -> int | None:
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
         """The running row to preempt so that `row` can grow; may be `row` itself. None: nobody yields."""
         ...
 
@@ -28,8 +28,8 @@ class Newest:
 
     yields_turn: bool = False
 
-    def victim(self, scheduler: Scheduler, row: int) -> int | None:
-        return int(scheduler.batch.order[-1])
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        return int(builder.batch.order[-1])
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class LeastPreferred:
 
     yields_turn: bool = False
 
-    def victim(self, scheduler: Scheduler, row: int) -> int | None:
-        occupants = scheduler.batch.occupant[scheduler.batch.order]
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        occupants = builder.batch.occupant[builder.batch.order]
         return int(max(occupants, key=lambda sequence: (sequence.priority, sequence.arrival)).row)
 
 
@@ -52,8 +52,8 @@ class LeastLost:
 
     yields_turn: bool = True
 
-    def victim(self, scheduler: Scheduler, row: int) -> int | None:
-        batch = scheduler.batch
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        batch = builder.batch
         position = int(np.flatnonzero(batch.order == row)[0])
         mine = batch.occupant[row].priority
         best: tuple[int, int, int] | None = None

@@ -1,12 +1,12 @@
 """The scheduler: a deterministic state machine over waiting and running sequences.
 
 The same class drives the engine, `replay` and simulations. It reads no clock and draws no random number; what
-differs between disciplines is in the objects of a `Discipline`, which call back into `run` and `admit`.
+differs between disciplines is in the objects of a `Discipline`; `StepBuilder` deals tokens and blocks for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import Discipline
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.orders import ORDERS, Order
-from paceline.core.plan import Entered, StepPlan, StepResult
+from paceline.core.plan import StepPlan, StepResult
 from paceline.core.request import (
     FinishReason,
     IntArray,
@@ -27,13 +27,13 @@ from paceline.core.request import (
 )
 from paceline.core.stats import Counters, SchedulerStats
 from paceline.core.step import Step
+from paceline.core.step_builder import StepBuilder
 from paceline.errors import RequestError
 from paceline.kv.chain import ChainCache
-from paceline.kv.interface import KVCache, Match
+from paceline.kv.interface import KVCache
 from paceline.kv.radix import RadixCache
 
 CACHES: dict[str, Callable[..., KVCache]] = {"radix": RadixCache, "chain": ChainCache}
-NO_MATCH = Match(length=0, blocks=[], idle=0, tail_block=-1, node=None)
 
 
 class Scheduler:
@@ -50,8 +50,8 @@ class Scheduler:
         )
         self.batch = Batch(config.max_num_seqs, config.max_model_len, config.block_size)
         self.waiting: Order = ORDERS[self.discipline.order]()
-        self.watermark_blocks = int(config.watermark * config.num_blocks)
         self.totals = Counters()
+        self.builder = StepBuilder(config, self.discipline, self.kv, self.batch, self.waiting, self.totals)
         self.step: Step | None = None  # the last one scheduled; its plan is in flight until complete() or fail()
         self._plan: StepPlan | None = None
         self._left_in_flight = False  # a row of the plan in flight was emptied since
@@ -147,9 +147,7 @@ class Scheduler:
         """Decide the next step. None when there is nothing that can run."""
         if self._plan is not None:
             raise RuntimeError("schedule() before complete() or fail() of the step in flight")
-        self.kv.begin_step()
-        step = Step(self.totals.steps, self.config.max_num_batched_tokens, self._chunk_limit())
-        self.discipline.composition.compose(self, step)
+        step = self.builder.build()
         for sequence in (*step.new, *step.resumed):
             if sequence.first_scheduled is None:
                 sequence.first_scheduled = now
@@ -161,232 +159,12 @@ class Scheduler:
             self.totals.scheduled_tokens += self.config.max_num_batched_tokens - step.budget
         return self._plan
 
-    def _chunk_limit(self) -> int:
-        """Most tokens of one prompt in a step; off when there is nobody to share the step with (after vLLM)."""
-        config, everyone = self.config, len(self.batch) + len(self.waiting)
-        limit = config.long_prefill_token_threshold
-        if limit == 0 or everyone <= 1:
-            return 0
-        if config.long_prefill_token_threshold_adaptive:
-            limit = max(limit, config.max_num_batched_tokens // everyone)
-        return limit
-
-    def run(self, step: Step, rows: IntArray) -> None:
-        """Give running rows, in the order given, the tokens they want while the budget lasts; evict to make room."""
-        if not rows.size:
-            return
-        batch = self.batch
-        counts = batch.length[rows] - batch.computed[rows]
-        if step.chunk_limit:
-            counts = np.minimum(counts, step.chunk_limit)
-        total = int(counts.sum())
-        if total > step.budget:
-            counts = np.clip(step.budget - (np.cumsum(counts) - counts), 0, counts)
-            rows, counts = rows[counts > 0], counts[counts > 0]
-            total = int(counts.sum())
-        ends = batch.computed[rows] + counts
-        needs = -(-ends // batch.block_size) - batch.held[rows]
-        if int(needs.sum()) > self.kv.available:
-            self._run_one_by_one(step, rows)
-            return
-        self._give_blocks(rows, needs)
-        step.put_bulk(rows, counts, total)
-        whole = ends // batch.block_size
-        for index in np.flatnonzero(whole > batch.computed[rows] // batch.block_size).tolist():
-            self._register(int(rows[index]), int(whole[index]))
-        batch.computed[rows] = ends
-
-    def _give_blocks(self, rows: IntArray, needs: IntArray) -> None:
-        """Allocate for many rows at once, in their order."""
-        batch = self.batch
-        index = np.flatnonzero(needs > 0)
-        if not index.size:
-            return
-        rows, needs = rows[index], needs[index]
-        blocks = self.kv.allocate(int(needs.sum()))
-        if len(blocks) == rows.size:
-            batch.block_table[rows, batch.held[rows]] = blocks
-        else:
-            column = np.arange(len(blocks)) - np.repeat(np.cumsum(needs) - needs, needs)
-            batch.block_table[np.repeat(rows, needs), np.repeat(batch.held[rows], needs) + column] = blocks
-        batch.held[rows] += needs
-
-    def _run_one_by_one(self, step: Step, rows: IntArray) -> None:
-        """As `run`, when blocks are short: each row in turn, preempting whom the discipline names."""
-        batch, eviction = self.batch, self.discipline.eviction
-        for row in rows.tolist():
-            if step.budget <= 0:
-                break
-            if batch.occupant[row] is None:  # preempted for a row before it
-                continue
-            count = min(int(batch.length[row] - batch.computed[row]), step.chunk_limit or step.budget, step.budget)
-            if self._make_room(step, row, count):
-                self._extend(step, row, count)
-            elif not eviction.yields_turn:
-                break
-
-    def _make_room(self, step: Step, row: int, count: int) -> bool:
-        """Preempt until the blocks for `count` more tokens are there. False when the row itself had to go."""
-        batch = self.batch
-        end = int(batch.computed[row]) + count
-        while -(-end // batch.block_size) - int(batch.held[row]) > self.kv.available:
-            victim = self.discipline.eviction.victim(self, row)
-            if victim is None:
-                return False
-            self.preempt(step, batch.occupant[victim])
-            if victim == row:
-                return False
-        return True
-
-    def _extend(self, step: Step, row: int, count: int) -> None:
-        """Schedule `count` tokens of a row, whose blocks are available."""
-        batch = self.batch
-        end = int(batch.computed[row]) + count
-        short = -(-end // batch.block_size) - int(batch.held[row])
-        if short > 0:
-            batch.give_blocks(row, self.kv.allocate(short))
-        self._register(row, end // batch.block_size)
-        batch.computed[row] = end
-        step.put(row, count)
-
-    def _register(self, row: int, whole: int) -> None:
-        batch = self.batch
-        lease = batch.leases[row]
-        if whole > lease.registered:
-            self.kv.register(lease, batch.tokens[row], batch.block_table[row], whole)
-
-    # -- admission --------------------------------------------------------------------------------------------------
-
-    def admit(self, step: Step) -> None:
-        """Start waiting sequences, in order, while budget, rows and blocks last."""
-        line = self.discipline.head_of_line
-        passed: list[Sequence] = []
-        for sequence in self._candidates(step):
-            reason = self._try_admit(step, sequence)
-            if reason is None:
-                for blocked in passed:
-                    line.passed(blocked)
-                continue
-            if step.blocked[0] is None:
-                step.blocked = (sequence, reason)
-            if step.budget <= 0 or self.batch.full or not line.may_pass(sequence):
-                return
-            passed.append(sequence)
-            if len(passed) >= line.window:
-                return
-
-    def _candidates(self, step: Step) -> Iterable[Sequence]:
-        """Waiting sequences in order, each once, while those admitted leave the queue."""
-        if self.discipline.head_of_line.window > 1:
-            yield from list(self.waiting)[: self.discipline.head_of_line.window + self.config.max_num_seqs]
-            return
-        while (sequence := self.waiting.first()) is not None:
-            yield sequence
-
-    def _try_admit(self, step: Step, sequence: Sequence) -> str | None:
-        """Start the sequence in this step. A reason when it cannot."""
-        if step.budget <= 0:
-            return f"budget: all {self.config.max_num_batched_tokens} tokens of the step are given"
-        if self.batch.full:
-            return f"slots: all {self.config.max_num_seqs} are taken"
-        match = self._match(sequence)
-        count = int(sequence.tokens.size) - match.length
-        if step.chunk_limit:
-            count = min(count, step.chunk_limit)
-        if count > step.budget and not self.config.enable_chunked_prefill:
-            return f"budget: needs {count} tokens at once and {step.budget} are left"
-        count = min(count, step.budget)
-        if (reason := self.discipline.admission.refuse(self, sequence, match, count)) is not None:
-            return reason
-        self._start(step, sequence, match, count)
-        return None
-
-    def _match(self, sequence: Sequence) -> Match:
-        """What the cache has of the sequence; one token at least is always left to compute."""
-        if sequence.request.params.prompt_logprobs is not None:
-            return NO_MATCH  # every prompt position has to be computed
-        if sequence.key is None:
-            sequence.key = sequence.tokens.tobytes()
-        match = self.kv.match(sequence.key, int(sequence.tokens.size) - 1, sequence.namespace)
-        return self._match_leader(sequence, match) if sequence.leader is not None else match
-
-    def _match_leader(self, sequence: Sequence, match: Match) -> Match:
-        """A fork copies the block its running leader's prompt ends in, which is not whole and so not in the cache."""
-        leader, size = sequence.leader, self.config.block_size
-        length = int(sequence.tokens.size) - 1
-        whole = length // size
-        if leader is None or leader.row < 0 or len(match.blocks) < whole or match.length >= length:
-            return match
-        return match._replace(length=length, tail_block=int(self.batch.block_table[leader.row, whole]))
-
-    def _start(self, step: Step, sequence: Sequence, match: Match, count: int) -> None:
-        """Move a waiting sequence into the batch with `count` tokens after those matched."""
-        batch, size = self.batch, self.config.block_size
-        self.waiting.remove(sequence)
-        sequence.lease = self.kv.open(match, sequence.namespace)
-        end = match.length + count
-        fresh = self.kv.allocate(-(-end // size) - len(match.blocks))
-        if match.length > len(match.blocks) * size:
-            step.copies.append((match.tail_block, fresh[0]))
-        row = batch.enter(sequence)
-        batch.give_blocks(row, match.blocks)
-        batch.give_blocks(row, fresh)
-        batch.computed[row] = end
-        self._register(row, end // size)
-        step.put(row, count)
-        step.entered.append(Entered(row, sequence.id, sequence.request.params, sequence.seed, sequence.prompt_length))
-        step.cached[sequence.id] = match.length
-        (step.new if sequence.state is SequenceState.WAITING else step.resumed).append(sequence)
-        self._count_admission(sequence, match.length)
-        sequence.state = SequenceState.RUNNING
-
-    def _count_admission(self, sequence: Sequence, cached: int) -> None:
-        if sequence.state is SequenceState.WAITING:
-            sequence.cached_tokens = min(cached, sequence.prompt_length)
-            self.totals.prompt_tokens += sequence.prompt_length
-            self.totals.prefix_query_tokens += int(sequence.tokens.size)
-            self.totals.prefix_hit_tokens += cached
-        else:
-            again = max(sequence.lost_tokens - cached, 0)
-            sequence.recomputed_tokens += again
-            self.totals.recomputed_tokens += again
-            self.totals.resumed_hit_tokens += cached
-
     # -- leaving the batch ------------------------------------------------------------------------------------------
-
-    def preempt(self, step: Step, sequence: Sequence) -> None:
-        """Take a running sequence off the batch; its K/V stay in the cache, unlocked, until evicted."""
-        row, batch = sequence.row, self.batch
-        unwritten = step.take_out(row)
-        sequence.lost_tokens = int(batch.computed[row]) - unwritten
-        self._undo(row, unwritten)
-        step.copies = [copy for copy in step.copies if copy[1] not in batch.blocks(row)]
-        self._vacate(sequence)
-        sequence.state = SequenceState.PREEMPTED
-        sequence.preemptions += 1
-        self.totals.preemptions += 1
-        step.preempted.append((sequence, "recompute"))
-        self.waiting.resume(sequence)
-
-    def _undo(self, row: int, count: int) -> None:
-        """The last `count` tokens scheduled for a row are not going to be computed."""
-        if count:
-            batch = self.batch
-            batch.computed[row] -= count
-            self.kv.unregister(batch.leases[row], batch.block_table[row], int(batch.computed[row]) // batch.block_size)
-
-    def _vacate(self, sequence: Sequence) -> None:
-        """Give back the row and the blocks."""
-        batch, row = self.batch, sequence.row
-        self.kv.release(batch.leases[row], batch.blocks(row))
-        batch.leave(sequence)
-        sequence.lease = None
-        sequence.key = None
-        self._left_in_flight = True
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.state is SequenceState.RUNNING:
-            self._vacate(sequence)
+            self.builder.vacate(sequence)
+            self._left_in_flight = self._plan is not None
         elif sequence.state is not SequenceState.BLOCKED:
             self.waiting.remove(sequence)
         for sibling in self._siblings.pop(sequence.id, ()):  # the leader ends before it computed the prompt
@@ -471,8 +249,8 @@ class Scheduler:
             sequence = batch.occupant[row]
             if sequence is not None:
                 sequence.lost_tokens = int(batch.computed[row]) - count
-                self._undo(row, count)
-                self._vacate(sequence)
+                self.builder.undo(row, count)
+                self.builder.vacate(sequence)
                 sequence.state = SequenceState.PREEMPTED
                 self.waiting.resume(sequence)
         if self._left_in_flight:
