@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from paceline.core.config import SchedulerConfig
 from paceline.core.request import Sequence
 from paceline.kv.interface import Match
 
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 class Admission(Protocol):
     def refuse(self, builder: StepBuilder, sequence: Sequence, match: Match, tokens: int) -> str | None:
         """Why the sequence may not start with `tokens` tokens after the cached ones; None: it may."""
+        ...
+
+    def most_blocks(self, config: SchedulerConfig, prompt: int, most: int) -> int:
+        """Blocks this rule asks for, at worst, for a sequence of `prompt` tokens that may grow to `most` in all.
+
+        One capacity rule for the door and for admission: what asks for more than there is is refused on arrival.
+        """
         ...
 
 
@@ -46,6 +54,9 @@ class KnownTokensFit:
         kept = f", {growing} of them kept for running sequences to grow" if growing else ""
         kept += f", {watermark} of them under the watermark" if watermark else ""
         return f"KV: needs {whole} blocks and {max(free, 0)} are free{kept}"
+
+    def most_blocks(self, config: SchedulerConfig, prompt: int, most: int) -> int:
+        return -(-max(most - 1, prompt) // config.block_size)  # the last token needs no K/V
 
     @staticmethod
     def _growing(builder: StepBuilder, growth: int) -> int:

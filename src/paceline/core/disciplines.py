@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 from paceline.core.admission import Admission, KnownTokensFit
 from paceline.core.composition import Composition, MixedChunks
@@ -32,6 +33,33 @@ class Discipline:
     evictions: Mapping[str, Eviction] = field(
         default_factory=lambda: MappingProxyType({})
     )  # by order, where it differs
+    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # settings of SchedulerConfig
+    failure_modes: tuple[str, ...] = ()  # what is known to go wrong under it
+
+    def knobs(self) -> dict[str, Any]:
+        """The numbers of the row's objects, by name, with their values."""
+        return {spec.name: getattr(part, spec.name) for part in self._parts().values() for spec in fields(part)}
+
+    def with_knobs(self, values: Mapping[str, Any]) -> Discipline:
+        """The same discipline with some numbers changed. ConfigError for a name it does not have or a wrong type."""
+        changed = self
+        for name, value in values.items():
+            owner = next((p for p, part in self._parts().items() if name in {s.name for s in fields(part)}), None)
+            if owner is None:
+                raise ConfigError(
+                    f"knob of {self.name}", name, "one of " + (", ".join(self.knobs()) or "none: it has no knobs")
+                )
+            part = getattr(changed, owner)
+            checked = _like(f"knob {name} of {self.name}", value, getattr(part, name))
+            changed = replace(changed, **{owner: replace(part, **{name: checked})})
+        return changed
+
+    def _parts(self) -> dict[str, Any]:
+        """The dataclass objects of the row, by the field they are in."""
+        return {
+            point: getattr(self, point)
+            for point in ("admission", "head_of_line", "composition", "eviction", "overload")
+        }
 
     def with_order(self, order: str) -> Discipline:
         """The same discipline under another queue policy."""
@@ -66,6 +94,15 @@ DISCIPLINES: dict[str, Discipline] = {
         ),
     )
 }
+
+
+def _like(setting: str, value: Any, default: Any) -> Any:
+    """`value`, when it is of the default's type (a whole number may stand for a real one)."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if default is not None and type(value) is not type(default):
+        raise ConfigError(setting, value, f"a value like its default {default!r}")
+    return value
 
 
 def discipline(name: str, order: str | None = None) -> Discipline:

@@ -131,7 +131,7 @@ class Scheduler:
                 code="context_length_exceeded",
             )
         most = self._max_length(request)
-        needs = -(-max(most - 1, prompt) // config.block_size)
+        needs = self.discipline.admission.most_blocks(config, prompt, most)
         if needs > config.num_blocks:
             raise RequestError(
                 f"{prompt} prompt tokens and {most - prompt} to generate need {needs} KV blocks of "
@@ -147,7 +147,7 @@ class Scheduler:
         """Decide the next step. None when there is nothing that can run."""
         if self._plan is not None:
             raise RuntimeError("schedule() before complete() or fail() of the step in flight")
-        step = self.builder.build()
+        step = self.builder.build(now)
         for sequence in (*step.new, *step.resumed):
             if sequence.first_scheduled is None:
                 sequence.first_scheduled = now

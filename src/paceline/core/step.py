@@ -12,8 +12,9 @@ from paceline.core.request import IntArray, Sequence
 class Step:
     """What has been decided so far. Rows come first in bulk (`rows`, `counts`), then one by one."""
 
-    def __init__(self, number: int, budget: int, chunk_limit: int) -> None:
+    def __init__(self, number: int, now: float, budget: int, chunk_limit: int) -> None:
         self.number = number
+        self.now = now  # seconds on the caller's clock
         self.budget = budget  # tokens still to give
         self.chunk_limit = chunk_limit  # most tokens one row may get; 0: no limit
         self.rows: list[int] | IntArray = []

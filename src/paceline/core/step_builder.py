@@ -39,10 +39,10 @@ class StepBuilder:
         self.totals = totals
         self.watermark_blocks = int(config.watermark * config.num_blocks)
 
-    def build(self) -> Step:
+    def build(self, now: float) -> Step:
         """Decide one step."""
         self.kv.begin_step()
-        step = Step(self.totals.steps, self.config.max_num_batched_tokens, self._chunk_limit())
+        step = Step(self.totals.steps, now, self.config.max_num_batched_tokens, self._chunk_limit())
         self.discipline.composition.compose(self, step)
         return step
 
