@@ -1,0 +1,1 @@
+"""The OpenAI API over HTTP: schemas, validation, streams, metrics. The engine behind it does the rest."""

@@ -1,0 +1,73 @@
+"""The commands, and how their errors are shown."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from paceline.cli.serve import serve
+from paceline.errors import EngineDeadError, PacelineError
+
+app = typer.Typer(
+    name="paceline",
+    help="Paceline serves language models; its heart is its scheduler.",
+    add_completion=False,
+    rich_markup_mode=None,  # the framed help cuts long flags off
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+
+
+@app.command()
+def replay(
+    script: Annotated[str, typer.Argument(help="JSON or JSON lines; - reads standard input.")],
+    discipline: Annotated[str | None, typer.Option(help="Play it under this discipline instead.")] = None,
+    blocks: Annotated[bool, typer.Option("--blocks", help="Show the block ids of running sequences.")] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Show microseconds of schedule and complete.")] = False,
+) -> int:
+    """Play a script through a discipline with a fake model: one JSON object per step. Status 1: it stalled."""
+    from paceline.core.replay import main
+
+    options = ["--discipline", discipline] if discipline is not None else []
+    options += ["--blocks"] * blocks + ["--timing"] * timing
+    return main([*options, "--", script])
+
+
+@app.command()
+def version() -> int:
+    """Print the version."""
+    from paceline import __version__
+
+    print(__version__)
+    return 0
+
+
+def run(arguments: list[str]) -> int:
+    """The exit status of the command that `arguments` name."""
+    try:
+        return int(app(arguments, prog_name="paceline", standalone_mode=False) or 0)
+    except EngineDeadError as error:
+        return _say(f"{error}; the machine may have too little memory: lower --kv-cache-memory or --max-model-len")
+    except PacelineError as error:
+        return _say(str(error))
+    except MemoryError:
+        return _say("out of memory; lower --kv-cache-memory or --max-model-len, or choose a smaller model")
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        # Usage errors: typer's own kind, wherever it keeps its classes.
+        if not hasattr(error, "format_message"):
+            raise
+        command = getattr(getattr(error, "ctx", None), "command_path", "paceline")
+        return _say(f"{_plain(error.format_message())}; see '{command} --help'")
+
+
+def _plain(message: str) -> str:
+    return message.rstrip(".").replace("Value error, ", "")
+
+
+def _say(message: str) -> int:
+    print("paceline: " + " ".join(message.split()), file=sys.stderr)
+    return 2

@@ -1,0 +1,90 @@
+"""Errors in the OpenAI API's shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from paceline.errors import EngineDeadError, RequestError
+
+log = logging.getLogger(__name__)
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+def error_body(message: str, status: int, param: str | None = None, code: str | int | None = None) -> dict[str, Any]:
+    """The JSON object clients get for an error with this HTTP status."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code or status}}
+
+
+def error_response(
+    message: str,
+    status: int,
+    *,
+    param: str | None = None,
+    code: str | int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """An error as a whole response."""
+    return JSONResponse(error_body(message, status, param, code), status, dict(headers or {}))
+
+
+def describe(error: Exception) -> tuple[str, int, str | None, str | None]:
+    """(message, status, param, code) of an exception raised while serving a request."""
+    if isinstance(error, RequestError):
+        return str(error), error.status, error.param, error.code
+    if isinstance(error, EngineDeadError):
+        return str(error) or "the engine is shutting down", 503, None, "engine_unavailable"
+    log.error("a request failed unexpectedly", exc_info=error)
+    return "the server failed on this request; its log says why", 500, None, "internal_error"
+
+
+def from_validation(error: ValidationError) -> RequestError:
+    """The first thing wrong with a body, naming the field."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    param = str(first["loc"][0]) if first["loc"] else None
+    if first["type"] == "missing":
+        return RequestError(f"{path} is required", param=param)
+    return RequestError(f"{path}: {first['msg']}" if path else first["msg"], param=param)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every way a request can fail answer in the one shape."""
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        message, status, param, code = describe(error)
+        return error_response(message, status, param=param, code=code)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = {
+            404: f"there is no {request.url.path} here",
+            405: f"{request.method} is not a method of {request.url.path}",
+        }.get(error.status_code, str(error.detail))
+        return error_response(message, error.status_code, headers=error.headers)
+
+    async def on_client_gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)
+
+    app.add_exception_handler(RequestError, on_error)
+    app.add_exception_handler(EngineDeadError, on_error)
+    app.add_exception_handler(ClientGone, on_client_gone)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, on_error)

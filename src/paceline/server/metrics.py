@@ -1,0 +1,160 @@
+"""Prometheus metrics, named as vLLM's with the prefix `paceline:`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from paceline.engine.outputs import RequestOutput
+from paceline.server.prompts import PromptTokens
+
+PREFIX = "paceline:"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+_STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+
+# (name, help, where it stands in the engine's stats)
+_ENGINE_COUNTERS = (
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", "prefix_query_tokens"),
+    ("prefix_cache_hits", "Prompt tokens taken from the prefix cache", "prefix_hit_tokens"),
+    ("num_preemptions", "Sequences taken off the batch before they were done", "preemptions"),
+    ("recomputed_tokens", "Tokens computed again after a preemption", "recomputed_tokens"),
+    ("scheduled_tokens", "Tokens processed by all steps", "scheduled_tokens"),
+    ("steps", "Forward passes", "steps"),
+)
+
+
+class Metrics:
+    """One registry: what the server measures itself, and what it is told by the engine at each scrape."""
+
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self.model_name = model_name
+        self._engine = _EngineStats(model_name)
+        self.registry.register(self._engine)
+        ProcessCollector(registry=self.registry)
+
+        def counter(name: str, text: str, *labels: str) -> Any:
+            made = Counter(PREFIX + name, text, ("model_name", *labels), registry=self.registry)
+            return made if labels else made.labels(model_name)
+
+        def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
+            return Histogram(
+                PREFIX + name, text, ("model_name",), registry=self.registry, buckets=tuple(buckets)
+            ).labels(model_name)
+
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts served")
+        self.generation_tokens = counter("generation_tokens", "Tokens generated")
+        self.request_success = counter("request_success", "Sequences ended, by reason", "finished_reason")
+        self.time_to_first_token = histogram("time_to_first_token_seconds", "From arrival to the first token", _SECONDS)
+        self.inter_token_latency = histogram(
+            "inter_token_latency_seconds", "Between two tokens of a sequence", _STEP_SECONDS
+        )
+        self.time_per_output_token = histogram(
+            "request_time_per_output_token_seconds", "Mean time per token after the first", _STEP_SECONDS
+        )
+        self.e2e_latency = histogram("e2e_request_latency_seconds", "From arrival to the last token", _SECONDS)
+        self.request_prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt", _TOKENS)
+        self.request_generation_tokens = histogram(
+            "request_generation_tokens", "Tokens generated for a sequence", _TOKENS
+        )
+
+    def render(self, stats: dict[str, Any] | None) -> bytes:
+        """The page a Prometheus server reads. `stats` None: the engine did not answer; its figures are left out."""
+        self._engine.latest = stats
+        return generate_latest(self.registry)
+
+
+class _EngineStats(Collector):
+    def __init__(self, model_name: str) -> None:
+        self.model_name = model_name
+        self.latest: dict[str, Any] | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self.latest
+        if stats is None:
+            return
+        total = stats["blocks_total"]
+        yield self._gauge("num_requests_running", "Sequences in the batch", stats["running"])
+        yield self._gauge("num_requests_waiting", "Sequences waiting for their turn", stats["waiting"])
+        yield self._gauge(
+            "kv_cache_usage_perc", "Share of KV blocks that sequences hold", stats["blocks_held"] / max(total, 1)
+        )
+        blocks = GaugeMetricFamily(PREFIX + "kv_cache_blocks", "KV blocks by state", labels=("model_name", "state"))
+        for state in ("free", "cached", "held"):
+            blocks.add_metric((self.model_name, state), stats[f"blocks_{state}"])
+        yield blocks
+        yield self._counter("engine_restarts", "Engine processes started after a crash", stats.get("restarts", 0))
+        for name, text, key in _ENGINE_COUNTERS:
+            yield self._counter(name, text, stats["totals"].get(key, 0))
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(PREFIX + name, text, labels=("model_name",))
+        family.add_metric((self.model_name,), value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(PREFIX + name, text, labels=("model_name",))
+        family.add_metric((self.model_name,), value)
+        return family
+
+
+class RequestWatch:
+    """Measures one prompt's stream as the server sees it."""
+
+    def __init__(self, metrics: Metrics, prompt: PromptTokens, n: int) -> None:
+        self._metrics = metrics
+        self._prompt_tokens = len(prompt.token_ids)
+        self._start = time.perf_counter()
+        self._first: list[float | None] = [None] * n
+        self._last = [0.0] * n
+        self._tokens = [0] * n
+        self._open = set(range(n))
+        self._seen = False
+
+    def note(self, output: RequestOutput) -> None:
+        """Take in the next item of the stream."""
+        now = time.perf_counter()
+        metrics = self._metrics
+        if not self._seen:
+            self._seen = True
+            metrics.prompt_tokens.inc(self._prompt_tokens)
+            metrics.request_prompt_tokens.observe(self._prompt_tokens)
+        for delta in output.sequences:
+            index, new = delta.index, len(delta.token_ids)
+            if new:
+                metrics.generation_tokens.inc(new)
+                self._tokens[index] += new
+                if self._first[index] is None:
+                    self._first[index] = now
+                    metrics.time_to_first_token.observe(now - self._start)
+                else:
+                    metrics.inter_token_latency.observe((now - self._last[index]) / new)
+                self._last[index] = now
+            if delta.finish_reason is not None:
+                self._end(index, delta.finish_reason, now)
+
+    def close(self) -> None:
+        """The stream is over; sequences that did not finish were aborted."""
+        for index in sorted(self._open):
+            self._end(index, "abort", time.perf_counter())
+
+    def _end(self, index: int, reason: str, now: float) -> None:
+        if index not in self._open:
+            return
+        self._open.discard(index)
+        metrics = self._metrics
+        metrics.request_success.labels(metrics.model_name, reason).inc()
+        if reason == "abort":
+            return
+        metrics.e2e_latency.observe(now - self._start)
+        metrics.request_generation_tokens.observe(self._tokens[index])
+        first = self._first[index]
+        if first is not None and self._tokens[index] > 1:
+            metrics.time_per_output_token.observe((now - first) / (self._tokens[index] - 1))
