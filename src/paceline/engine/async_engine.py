@@ -2,25 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from paceline.core.params import SamplingParams
+from paceline.engine import messages
+from paceline.engine.client import EngineProcess
 from paceline.engine.config import EngineConfig
+from paceline.engine.door import Door
 from paceline.engine.outputs import RequestOutput
+from paceline.engine.streams import RequestStream
+from paceline.engine.tokenizer import Tokenizer, load_tokenizer
+from paceline.errors import ConfigError, EngineDeadError, ModelError, PacelineError, RequestError
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
+LONG_TEXT = 4000  # characters from which on a text is encoded off the event loop's thread
+END_WAIT = 5.0  # seconds an engine process gets to end after it was told to
+
 
 class AsyncEngine:
-    """One engine process and the streams of everyone who talks to it. Belongs to the event loop that started it."""
+    """One engine process and the streams of everyone who talks to it. Belongs to the event loop that started it.
 
-    config: EngineConfig
-    tokenizer: Any  # paceline.engine.tokenizer.Tokenizer: encode, decode, token_bytes, apply_chat_template, ...
-    model_name: str  # the name clients use
+    **An engine crash is a preemption.** When the process dies, a new one is started, and every unfinished request is
+    handed to it with its tokens so far and its seed; its stream goes on with the next token. After more than
+    `config.max_restarts` crashes within `config.restart_window` seconds all streams raise EngineDeadError.
+
+    Attributes:
+        config: as given.
+        tokenizer: encode, decode, token_bytes, apply_chat_template, ...
+        model_name: the name clients use.
+        max_model_len, vocab_size: of the loaded model.
+        info: what the engine process said of itself when it was ready: num_blocks, dtype, device, description, ...
+        restarts: how often a new process had to be started.
+    """
+
+    tokenizer: Tokenizer
     max_model_len: int
     vocab_size: int
-    info: dict[str, Any]  # what the executor said of itself at start: num_blocks, dtype, device, notes, ...
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Use `await AsyncEngine.start(config)`."""
+        self.config = config
+        self.model_name = config.model_name
+        self.info: dict[str, Any] = {}
+        self.restarts = 0
+        self._progress: Progress | None = None
+        self._door: Door
+        self._process: EngineProcess | None = None
+        self._up = False  # the current process is ready
+        self._closing = False
+        self._failure: PacelineError | None = None  # why the engine is dead, or could not start
+        self._streams: dict[int, RequestStream] = {}  # unfinished requests by number
+        self._ids: dict[str, int] = {}
+        self._news: dict[int, asyncio.Event] = {}  # by number; set when the stream has something to give out
+        self._idle = asyncio.Event()  # set while there are no unfinished requests
+        self._idle.set()
+        self._tickets: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_ticket = 0
+        self._last_stats: dict[str, Any] = {}
+        self._crashes: deque[float] = deque()
+        self._started = asyncio.Event()  # set when the first start is over, well or not
+        self._tokenizer_task: asyncio.Task[Tokenizer] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._shutdown_task: asyncio.Task[None] | None = None
+
+    # -- start ------------------------------------------------------------------------------------------------------
 
     @classmethod
     async def start(cls, config: EngineConfig, progress: Progress | None = None) -> AsyncEngine:
@@ -29,9 +83,140 @@ class AsyncEngine:
         `progress` is called on the event loop with one line of text per stage of the start.
         Raises ConfigError or ModelError as the engine process met them; EngineDeadError if it ended silently.
         """
-        raise NotImplementedError
+        engine = cls(config)
+        engine._progress = progress
+        engine._supervisor = asyncio.create_task(engine._supervise(), name="paceline engine supervisor")
+        try:
+            await engine._started.wait()
+            if engine._failure is None:
+                assert engine._tokenizer_task is not None
+                engine.tokenizer = await engine._tokenizer_task
+        except BaseException:
+            await engine._kill()
+            raise
+        if engine._failure is not None:
+            await engine._kill()
+            raise engine._failure
+        engine._progress = None
+        engine.vocab_size, engine.max_model_len = engine.info["vocab_size"], engine.info["max_model_len"]
+        engine._door = Door(engine.tokenizer, engine.vocab_size, engine.max_model_len, config.seed)
+        return engine
 
-    def generate(
+    async def _supervise(self) -> None:
+        """Keep a process running until the end of this engine."""
+        try:
+            while not self._closing and self._failure is None:
+                self._process = await EngineProcess.start(self.config)
+                status = await self._process.run(self._take)
+                was_up, self._up = self._up, False
+                self._answer_tickets()
+                if not self._closing and self._failure is None:
+                    self._note_crash(status, was_up)
+        except Exception as error:
+            logger.exception("the engine's supervisor failed")
+            self._failure = EngineDeadError(f"the engine cannot be run: {error}")
+        finally:
+            self._up = False
+            self._started.set()
+            self._give_up_all(self._failure or EngineDeadError("the engine was shut down"))
+
+    def _note_crash(self, status: int, was_up: bool) -> None:
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        if not self._started.is_set():
+            self._failure = EngineDeadError(
+                f"the engine process ended during its start ({how}); its own messages are on standard error"
+            )
+            return
+        now = time.monotonic()
+        self._crashes.append(now)
+        while self._crashes and now - self._crashes[0] > self.config.restart_window:
+            self._crashes.popleft()
+        if len(self._crashes) > self.config.max_restarts:
+            self._failure = EngineDeadError(
+                f"the engine process ended {len(self._crashes)} times within {self.config.restart_window:g} seconds "
+                f"(last with {how}); giving up"
+            )
+            logger.error("%s", self._failure)
+            return
+        self.restarts += 1
+        stage = "while serving" if was_up else "while starting again"
+        logger.warning(
+            "the engine process ended %s (%s); starting a new one for %d requests", stage, how, len(self._streams)
+        )
+
+    # -- what the process says --------------------------------------------------------------------------------------
+
+    def _take(self, message: messages.FromEngine) -> None:
+        if isinstance(message, messages.StepOutput):
+            for output in message.outputs:
+                self._take_output(output)
+        elif isinstance(message, messages.Refused):
+            self._refuse(message)
+        elif isinstance(message, messages.Stats):
+            self._last_stats = message.stats
+            if (waiting := self._tickets.pop(message.ticket, None)) is not None and not waiting.done():
+                waiting.set_result(message.stats)
+        elif isinstance(message, messages.Progress):
+            if self._progress is not None:
+                self._progress(message.text)
+        elif isinstance(message, messages.Resolved):
+            if self._tokenizer_task is None:
+                source = self.config.tokenizer or message.source
+                load = asyncio.to_thread(load_tokenizer, source, self.config.chat_template)
+                self._tokenizer_task = asyncio.create_task(load)
+        elif isinstance(message, messages.Ready):
+            self.info = message.info
+            self._up = True
+            self._started.set()
+            for stream in self._streams.values():  # taken over from the process before
+                self._send(stream.message())
+        elif isinstance(message, messages.Failed):
+            self._failure = _failure(message)
+
+    def _take_output(self, output: messages.SequenceOutput) -> None:
+        stream = self._streams.get(output.number)
+        if stream is None:
+            return  # aborted meanwhile
+        if stream.take(output):
+            self._send(messages.Finish(output.number, output.index))
+        self._wake(stream)
+
+    def _refuse(self, message: messages.Refused) -> None:
+        if (stream := self._streams.get(message.number)) is not None:
+            stream.error = RequestError(message.message, param=message.param, code=message.code, status=message.status)
+            self._wake(stream)
+
+    def _wake(self, stream: RequestStream) -> None:
+        """Tell the reader; a stream that is over is no longer ours."""
+        news = self._news[stream.number]
+        if stream.finished:
+            self._forget(stream)
+        news.set()
+
+    def _forget(self, stream: RequestStream) -> None:
+        if self._streams.pop(stream.number, None) is not None:
+            del self._ids[stream.request_id], self._news[stream.number]
+            if not self._streams:
+                self._idle.set()
+
+    def _send(self, message: messages.ToEngine) -> None:
+        if self._up and self._process is not None:
+            self._process.send(message)
+
+    def _give_up_all(self, error: PacelineError) -> None:
+        for stream in list(self._streams.values()):
+            stream.error = error
+            self._wake(stream)
+
+    def _answer_tickets(self) -> None:
+        for waiting in self._tickets.values():
+            if not waiting.done():
+                waiting.set_result(self._last_stats)
+        self._tickets.clear()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def generate(
         self,
         prompt: str | Sequence[int],
         params: SamplingParams,
@@ -50,28 +235,128 @@ class AsyncEngine:
         request id; RequestError with status 500 and code "engine_error" when the engine failed on this request;
         EngineDeadError when the engine is gone for good or shutting down.
         """
-        raise NotImplementedError
+        self._check_alive()
+        tokens = await self.encode(prompt) if isinstance(prompt, str) else prompt
+        self._check_alive()
+        stream = self._door.admit(
+            tokens, params, request_id=request_id, priority=priority, tenant=tenant, cache_salt=cache_salt
+        )
+        if stream.request_id in self._ids:
+            raise RequestError(f"request id {stream.request_id!r} is already in use", param="request_id")
+        news = asyncio.Event()
+        self._streams[stream.number], self._news[stream.number] = stream, news
+        self._ids[stream.request_id] = stream.number
+        self._idle.clear()
+        self._send(stream.message())
+        try:
+            while True:
+                await news.wait()
+                news.clear()
+                output = stream.output()
+                if output is not None:
+                    yield output
+                    if output.finished:
+                        return
+                if stream.error is not None:
+                    raise stream.error
+        finally:
+            if stream.number in self._streams:  # the reader left
+                self._forget(stream)
+                self._send(messages.Abort(stream.number))
 
     async def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with finish_reason "abort". False if it is not known (or already over)."""
-        raise NotImplementedError
+        number = self._ids.get(request_id)
+        if number is None:
+            return False
+        self._abort(self._streams[number])
+        return True
+
+    def _abort(self, stream: RequestStream) -> None:
+        self._send(messages.Abort(stream.number))
+        stream.abort()
+        self._wake(stream)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; long texts are encoded off the event loop's thread."""
-        raise NotImplementedError
+        if len(text) < LONG_TEXT:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    def _check_alive(self) -> None:
+        if self._closing:
+            raise EngineDeadError("the engine is shutting down")
+        if self._failure is not None:
+            raise self._failure
+
+    # -- looking in, and the end ------------------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
-        """The scheduler's counters and gauges now (SchedulerStats as a dict) and `restarts`, `steps`, ..."""
-        raise NotImplementedError
+        """The scheduler's gauges and totals now (SchedulerStats, flat), and `requests`, `restarts`, `healthy`.
+
+        While a new engine process is starting: the last ones known.
+        """
+        if self._up:
+            self._last_ticket += 1
+            waiting = self._tickets[self._last_ticket] = asyncio.get_running_loop().create_future()
+            self._send(messages.AskStats(self._last_ticket))
+            stats = await waiting
+        else:
+            stats = self._last_stats
+        return {**stats, "requests": len(self._streams), "restarts": self.restarts, "healthy": self.is_healthy}
 
     @property
     def is_healthy(self) -> bool:
         """Whether requests are accepted and served: False while starting, restarting, draining or dead."""
-        raise NotImplementedError
+        return self._up and not self._closing and self._failure is None
+
+    @property
+    def engine_pid(self) -> int | None:
+        """Process id of the current engine process."""
+        return None if self._process is None else self._process.pid
 
     async def shutdown(self, grace: float | None = None) -> None:
         """Stop cleanly: refuse new requests, give running ones `grace` seconds, abort the rest, end the process.
 
-        `grace` None means `config.shutdown_grace`. Safe to call more than once.
+        `grace` None means `config.shutdown_grace`. May be called again: the first call's grace holds, unless a later
+        one asks for 0 seconds, which ends the wait.
         """
-        raise NotImplementedError
+        self._closing = True
+        if self._shutdown_task is None:
+            seconds = self.config.shutdown_grace if grace is None else grace
+            self._shutdown_task = asyncio.create_task(self._shut_down(seconds))
+        elif grace == 0:
+            self._abort_all()
+        await asyncio.shield(self._shutdown_task)
+
+    async def _shut_down(self, grace: float) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace)
+        self._abort_all()
+        if self._process is not None:
+            await self._process.stop(END_WAIT if self._up else 0.0)
+        if self._supervisor is not None:
+            await asyncio.wait({self._supervisor})
+
+    def _abort_all(self) -> None:
+        for stream in list(self._streams.values()):
+            self._abort(stream)
+
+    async def _kill(self) -> None:
+        """End everything now, after a start that failed or was cancelled."""
+        self._closing = True
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait({self._supervisor})
+        if self._tokenizer_task is not None:
+            self._tokenizer_task.cancel()
+            await asyncio.gather(self._tokenizer_task, return_exceptions=True)
+
+
+def _failure(message: messages.Failed) -> PacelineError:
+    """The error as the engine process raised it."""
+    if message.kind == "config":
+        error = ConfigError(message.setting, message.value, message.allowed)
+        error.args = (message.message,)
+        return error
+    return ModelError(message.message) if message.kind == "model" else EngineDeadError(message.message)

@@ -6,13 +6,12 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from paceline.core.config import SchedulerConfig
+from paceline.core.disciplines import Discipline, discipline
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from paceline.exec.executor import ExecutorConfig
+    from paceline.exec.config import ExecutorConfig
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-DEVICES = ("auto", "cpu", "cuda")
 LARGEST_SEED = 2**63 - 1
 
 
@@ -35,8 +34,10 @@ class EngineConfig:
     # KV cache
     block_size: int = 16
     kv_cache_memory: int | None = None  # bytes; goes before `gpu_memory_utilization`
-    gpu_memory_utilization: float = 0.9  # share of the device's memory for weights, work space and KV
+    gpu_memory_utilization: float | None = None  # share of the memory; see ExecutorConfig for the default
     num_blocks: int | None = None  # goes before both
+    attention: str = "auto"
+    backend: str = "auto"
     enable_prefix_caching: bool = True
     # scheduler
     max_num_seqs: int = 128
@@ -53,8 +54,6 @@ class EngineConfig:
     restart_window: float = 60.0  # seconds
 
     def __post_init__(self) -> None:
-        self._one_of("dtype", DTYPES)
-        self._one_of("device", DEVICES)
         self._whole("block_size", 1)
         self._whole("max_num_seqs", 1)
         self._whole("max_num_batched_tokens", 1)
@@ -68,12 +67,12 @@ class EngineConfig:
         for name in ("shutdown_grace", "restart_window"):
             if not 0.0 <= getattr(self, name) < 1e9:
                 raise ConfigError(_flag(name), getattr(self, name), "a number of seconds of at least 0")
-        if not 0.0 < self.gpu_memory_utilization <= 1.0:
-            raise ConfigError(
-                _flag("gpu_memory_utilization"), self.gpu_memory_utilization, "a share above 0 and at most 1"
-            )
+        share = self.gpu_memory_utilization
+        if share is not None and not 0.0 < share <= 1.0:
+            raise ConfigError(_flag("gpu_memory_utilization"), share, "a share above 0 and at most 1")
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(_flag("watermark"), self.watermark, "a share from 0 up to, not including, 1")
+        self.schedule_by()
         if not self.model:
             raise ConfigError("--model", self.model, "a model name, directory, .gguf file or hub id")
 
@@ -84,7 +83,7 @@ class EngineConfig:
 
     def executor(self) -> ExecutorConfig:
         """The settings of the executor: those fields of ours that it has too."""
-        from paceline.exec.executor import ExecutorConfig
+        from paceline.exec.config import ExecutorConfig
 
         wanted = {spec.name for spec in fields(ExecutorConfig)}
         ours = {spec.name for spec in fields(self)}
@@ -105,9 +104,9 @@ class EngineConfig:
             eos_token_ids=eos_ids,
         )
 
-    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
-        if getattr(self, name) not in allowed:
-            raise ConfigError(_flag(name), getattr(self, name), "one of " + ", ".join(allowed))
+    def schedule_by(self) -> Discipline:
+        """The row of the table of disciplines, with the order asked for."""
+        return discipline(self.discipline, self.order)
 
     def _whole(self, name: str, low: int, high: int | None = None) -> None:
         value = getattr(self, name)

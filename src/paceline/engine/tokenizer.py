@@ -13,7 +13,7 @@ from tokenizers import decoders
 from paceline.engine.chat_template import ChatTemplate
 from paceline.engine.gguf_metadata import read_gguf_metadata
 from paceline.engine.gguf_tokenizer import build_gguf_tokenizer
-from paceline.errors import ModelError
+from paceline.errors import ModelError, RequestError
 
 
 class Tokenizer:
@@ -47,8 +47,11 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; with `add_special_tokens`, those the model expects around any text (often a begin
-        token, often none)."""
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        token, often none). RequestError for text that is not Unicode (unpaired surrogates)."""
+        try:
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except TypeError as error:
+            raise RequestError("the text is not valid Unicode: it has an unpaired surrogate", param="prompt") from error
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`. Bytes that are not UTF-8 become U+FFFD; ids out of the vocabulary are nothing."""
@@ -113,18 +116,18 @@ def load_tokenizer(source: str | Path, chat_template: str | None = None) -> Toke
 
 def eos_token_ids(source: str | Path) -> tuple[int, ...]:
     """Every token that ends a generation, without loading the tokenizer: from the GGUF header, or from
-    generation_config.json and config.json of a model directory. Empty where the model names none."""
+    generation_config.json, else config.json, of a model directory. Empty where the model names none."""
     path = Path(source)
     if path.suffix == ".gguf":
         metadata = read_gguf_metadata(path)
         return _unique(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    found: list[Any] = []
     for name in ("generation_config.json", "config.json"):
         config = _read_json(path / name)
         for part in (config, config.get("text_config") or {}):
             value = part.get("eos_token_id")
-            found.extend(value if isinstance(value, list) else [value])
-    return _unique(found)
+            if found := _unique(value if isinstance(value, list) else [value]):
+                return found
+    return ()
 
 
 def _from_gguf(path: Path) -> Tokenizer:
@@ -168,7 +171,7 @@ def _from_transformers(source: str | Path) -> Tokenizer:
     from_config = eos_token_ids(source) if Path(source).is_dir() else ()
     return Tokenizer(
         backend,
-        eos_ids=_unique([loaded.eos_token_id, *from_config]),
+        eos_ids=from_config or _unique([loaded.eos_token_id]),
         bos_id=loaded.bos_token_id,
         chat_template=ChatTemplate(template, names) if template else None,
     )

@@ -1,0 +1,224 @@
+"""The one loop around a scheduler and an executor: schedule, execute, complete."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from paceline.core.plan import StepPlan, StepResult, TokenLogprobs
+from paceline.core.request import FinishReason, Request, Sequence
+from paceline.core.scheduler import Scheduler
+from paceline.engine import messages
+from paceline.errors import RequestError
+
+logger = logging.getLogger(__name__)
+
+IDLE_WAIT = 0.02  # seconds to wait for messages when something waits but nothing can run
+FAILURES_BEFORE_ERROR = 2  # steps that fail in a row before their requests are given up
+
+Receive = Callable[[float | None], Iterable[messages.ToEngine]]
+Send = Callable[[messages.FromEngine], None]
+
+
+class Executor(Protocol):
+    """What the loop needs of an executor."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one forward pass."""
+        ...
+
+
+class EngineLoop:
+    """Single-threaded: takes messages in, makes steps, gives outputs out. The LLM class steps it by hand, the engine
+    process lets it `run`."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, clock: Callable[[], float] = time.monotonic) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self._clock = clock
+        self._numbers: dict[str, int] = {}  # request id -> number, of live requests
+        self._requests: dict[int, Request] = {}
+        self._open: dict[int, set[int]] = {}  # number -> indexes of unfinished sequences
+        self._rows: dict[int, Sequence] = {}  # row of the batch -> its latest sequence
+        self._sequences: dict[str, Sequence] = {}
+        self._unreported: set[str] = set()  # sequences that gave no token yet
+        self._prompt_logprobs: dict[int, dict[int, TokenLogprobs]] = {}  # number -> position -> logprobs
+        self._failures = 0
+        self._busy_seconds = 0.0
+        self._execute_seconds = 0.0
+        self.stopped = False
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def run(self, receive: Receive, send: Send) -> None:
+        """Serve until a Shutdown message. `receive(timeout)` gives the messages that are there, waiting up to
+        `timeout` seconds for the first (None: as long as it takes; 0: not at all)."""
+        waiting: float | None = None
+        while not self.stopped:
+            for message in receive(waiting):
+                for answer in self.handle(message):
+                    send(answer)
+            if self.stopped or not self.scheduler.has_work():
+                waiting = None
+                continue
+            output = self.step()
+            waiting = IDLE_WAIT if output is None else 0.0
+            if output is not None and output.outputs:
+                send(output)
+
+    def handle(self, message: messages.ToEngine) -> list[messages.FromEngine]:
+        """Act on one message; returns the answers to it."""
+        now = self._clock()
+        if isinstance(message, messages.Add):
+            return self._add(message, now)
+        if isinstance(message, messages.Abort):
+            if message.number in self._requests:
+                self.scheduler.abort(self._requests[message.number].id, now)
+                self._forget(message.number)
+        elif isinstance(message, messages.Finish):
+            self._finish(message.number, message.index, FinishReason.STOP, now)
+        elif isinstance(message, messages.AskStats):
+            return [messages.Stats(message.ticket, self.stats())]
+        elif isinstance(message, messages.Shutdown):
+            self.stopped = True
+        return []
+
+    def _add(self, message: messages.Add, now: float) -> list[messages.FromEngine]:
+        request = message.request(now)
+        try:
+            sequences = self.scheduler.add(request, now)
+        except RequestError as error:
+            return [messages.Refused(message.number, str(error), error.param, error.code, error.status)]
+        self._requests[message.number] = request
+        self._numbers[request.id] = message.number
+        self._open[message.number] = {sequence.index for sequence in sequences}
+        self._sequences.update((sequence.id, sequence) for sequence in sequences)
+        self._unreported.update(sequence.id for sequence in sequences)
+        if request.params.prompt_logprobs is not None:
+            self._prompt_logprobs[message.number] = {}
+        return []
+
+    def _finish(self, number: int, index: int, reason: FinishReason, now: float) -> None:
+        request = self._requests.get(number)
+        if request is None or index not in self._open[number]:
+            return
+        for sequence in self.scheduler.sequences(request.id):
+            if sequence.index == index:
+                self.scheduler.finish(sequence.id, reason, now)
+                self._close(number, sequence)
+                return
+
+    def _close(self, number: int, sequence: Sequence) -> None:
+        """A sequence is over; the request too when it was the last."""
+        self._sequences.pop(sequence.id, None)
+        self._unreported.discard(sequence.id)
+        self._open[number].discard(sequence.index)
+        if not self._open[number]:
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        request = self._requests.pop(number)
+        del self._numbers[request.id], self._open[number]
+        self._prompt_logprobs.pop(number, None)
+        for sequence in self._sequences_of(request):
+            self._sequences.pop(sequence, None)
+            self._unreported.discard(sequence)
+
+    @staticmethod
+    def _sequences_of(request: Request) -> list[str]:
+        return [request.id, *(f"{request.id}#{index}" for index in range(1, request.params.n))]
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> messages.StepOutput | None:
+        """One round of the loop. None when nothing could run."""
+        begin = self._clock()
+        plan = self.scheduler.schedule(begin)
+        if plan is None:
+            return None
+        for entered in plan.entered:
+            self._rows[entered.row] = self._sequences[entered.sequence_id]
+        before = self._clock()
+        try:
+            result = self.executor.execute(plan)
+        except Exception as error:
+            rows = plan.rows.tolist()
+            self.scheduler.fail(self._clock())
+            return messages.StepOutput(self._step_failed(rows, error))
+        self._failures = 0
+        self._execute_seconds += self._clock() - before
+        if result.prompt_logprobs:
+            self._note_prompt_logprobs(result.prompt_logprobs)
+        now = self._clock()
+        outputs = self._outputs(result, now)
+        self._busy_seconds += self._clock() - begin
+        return messages.StepOutput(outputs)
+
+    def _outputs(self, result: StepResult, now: float) -> list[messages.SequenceOutput]:
+        events = self.scheduler.complete(result, now)
+        outputs: list[messages.SequenceOutput] = []
+        by_id: dict[str, messages.SequenceOutput] = {}
+        logprobs = result.logprobs
+        for sequence, token, sampled in zip(
+            events.sequences.tolist(), events.tokens.tolist(), events.sampled.tolist(), strict=True
+        ):
+            number = self._numbers[sequence.request.id]
+            output = messages.SequenceOutput(number, sequence.index, [token])
+            if logprobs is not None and (entry := logprobs[sampled]) is not None:
+                output.logprobs = [entry]
+            if sequence.id in self._unreported:
+                self._unreported.remove(sequence.id)
+                output.cached_tokens = sequence.cached_tokens
+                if sequence.index == 0 and (noted := self._prompt_logprobs.pop(number, None)) is not None:
+                    output.prompt_logprobs = [noted.get(position) for position in range(sequence.prompt_length)]
+            outputs.append(output)
+            by_id[sequence.id] = output
+        for sequence in events.finished:
+            number = self._numbers[sequence.request.id]
+            if sequence.id not in by_id:
+                by_id[sequence.id] = messages.SequenceOutput(number, sequence.index, [])
+                outputs.append(by_id[sequence.id])
+            reason = sequence.finish_reason
+            by_id[sequence.id].finish_reason = None if reason is None else reason.value
+            by_id[sequence.id].stop_token = sequence.stop_token
+            self._close(number, sequence)
+        return outputs
+
+    def _note_prompt_logprobs(self, found: dict[int, list[tuple[int, TokenLogprobs]]]) -> None:
+        for row, entries in found.items():
+            sequence = self._rows[row]
+            number = self._numbers.get(sequence.request.id)
+            if sequence.index == 0 and number is not None and number in self._prompt_logprobs:
+                self._prompt_logprobs[number].update(entries)
+
+    def _step_failed(self, rows: list[int], error: Exception) -> list[messages.SequenceOutput]:
+        """The scheduler has undone the step and will try again; after failures in a row, its requests are given up,
+        so that one bad request cannot hold up all others for good."""
+        self._failures += 1
+        logger.exception("step failed (%d in a row)", self._failures)
+        if self._failures < FAILURES_BEFORE_ERROR:
+            return []
+        self._failures = 0
+        outputs = []
+        now = self._clock()
+        for request in {id(s.request): s.request for s in (self._rows[row] for row in rows)}.values():
+            number = self._numbers.get(request.id)
+            if number is None:
+                continue
+            for index in sorted(self._open[number]):
+                reason = FinishReason.ERROR
+                text = f"the engine failed on this request: {type(error).__name__}: {error}"
+                outputs.append(messages.SequenceOutput(number, index, [], reason.value, error=text))
+                self._finish(number, index, reason, now)
+        return outputs
+
+    def stats(self) -> dict[str, Any]:
+        """The scheduler's counts, flat, and where the loop's time went."""
+        stats = asdict(self.scheduler.stats())
+        stats.update(stats.pop("totals"))
+        stats["busy_seconds"] = self._busy_seconds
+        stats["execute_seconds"] = self._execute_seconds
+        return stats

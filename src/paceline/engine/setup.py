@@ -1,0 +1,58 @@
+"""From an engine's configuration to a scheduler and an executor that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.scheduler import Scheduler
+from paceline.engine.config import EngineConfig
+from paceline.engine.tokenizer import eos_token_ids
+
+if TYPE_CHECKING:
+    from paceline.exec.executor import ModelExecutor
+
+
+@dataclass(frozen=True)
+class Built:
+    """`info` says in plain values what was built: model, vocab_size, max_model_len, num_blocks, description, ..."""
+
+    scheduler: Scheduler
+    executor: ModelExecutor
+    source: str
+    info: dict[str, Any]
+
+
+def build(
+    config: EngineConfig,
+    progress: Callable[[str], None] = lambda text: None,
+    resolved: Callable[[str], None] = lambda source: None,
+) -> Built:
+    """Load the model and make the scheduler for it. `resolved` gets the model's directory or file as soon as it is
+    known, before the weights are loaded. Raises ModelError and ConfigError."""
+    from paceline.exec.source import resolve
+
+    progress(f"finding {config.model}")
+    source = resolve(config.model)
+    path = str(source.path)
+    resolved(path)
+    progress(f"loading {path}")
+    from paceline.exec.executor import ModelExecutor  # imports torch
+
+    ends = eos_token_ids(path)
+    executor = ModelExecutor(config.executor(), source=source, eos_token_ids=ends)
+    scheduler = Scheduler(config.scheduler(executor.num_blocks, executor.max_model_len, ends), config.schedule_by())
+    for line in executor.description:
+        progress(line)
+    info = {
+        "model": path,
+        "vocab_size": executor.vocab_size,
+        "max_model_len": executor.max_model_len,
+        "num_blocks": executor.num_blocks,
+        "block_size": executor.block_size,
+        "dtype": str(executor.dtype).removeprefix("torch."),
+        "device": str(executor.device),
+        "description": list(executor.description),
+    }
+    return Built(scheduler, executor, path, info)
