@@ -53,7 +53,10 @@ class StepPlan:
 
 
 class TokenLogprobs(NamedTuple):
-    """Log-probabilities at one position, after penalties and before temperature as in vLLM's default (raw)."""
+    """Log-probabilities at one position, of the model's own distribution: before bias, penalties and temperature.
+
+    This is vLLM's default, `raw_logprobs`.
+    """
 
     token: int
     logprob: float
