@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import abc
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class Batch:
         self._vacant.append(row)
         sequence.row = -1
 
-    def give_blocks(self, row: int, blocks: list[int]) -> None:
+    def give_blocks(self, row: int, blocks: abc.Sequence[int]) -> None:
         held = int(self.held[row])
         self.block_table[row, held : held + len(blocks)] = blocks
         self.held[row] = held + len(blocks)

@@ -19,7 +19,7 @@ class Match(NamedTuple):
     """The longest cached prefix of some tokens. Valid until the cache changes (see `KVCache.generation`)."""
 
     length: int  # tokens of the hit: whole blocks, plus the part of `tail_block`
-    blocks: list[int]  # the whole blocks, in order
+    blocks: Sequence[int]  # the whole blocks, in order; a list, or an array to be copied as memory
     idle: int  # how many of `blocks` are referenced by nobody: taking them lowers `available`
     tail_block: int  # block whose first `length % block_size` tokens are to be copied; -1 when there is none
     node: Any  # where the walk ended; for the cache itself
