@@ -1,0 +1,78 @@
+"""Settings of the executor, with their defaults, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import ConfigError
+
+DEFAULT_MODEL = "smollm2-135m"
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+ATTENTIONS = ("auto", "reference", "varlen")
+BACKENDS = ("auto", "native", "transformers")
+
+
+@dataclass(frozen=True)
+class ExecutorConfig:
+    """What to load and how much memory to give it. Names as vLLM's flags where the meaning is the same.
+
+    `dtype` auto: bfloat16 where the device computes in it (CUDA, or a CPU with AVX-512 BF16 or AMX), else float16 on
+    CUDA and float32 on a CPU. `device` auto: CUDA when there is one.
+
+    K/V memory is, in this order: `num_blocks`; `kv_cache_memory` bytes; a share `gpu_memory_utilization`.
+    On CUDA the share (default 0.9) is of the device's memory and includes the weights. On a CPU the share (default
+    0.5) is of what is available once the weights are loaded, and at most 4 GiB.
+
+    Raises ConfigError naming the flag, its value and the allowed range.
+    """
+
+    model: str = DEFAULT_MODEL
+    dtype: str = "auto"
+    device: str = "auto"
+    block_size: int = 16
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None  # None: what the model was made for, or less where the K/V memory is smaller
+    kv_cache_memory: int | None = None
+    gpu_memory_utilization: float | None = None
+    num_blocks: int | None = None
+    threads: int | None = None  # None: the physical cores this process may use
+    attention: str = "auto"
+    backend: str = "auto"  # native: Paceline's own decoder; transformers: any other architecture
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model.strip():
+            raise ConfigError("--model", self.model, "a directory, a .gguf file, a hub id or " + DEFAULT_MODEL)
+        self._one_of("dtype", DTYPES)
+        self._one_of("device", DEVICES)
+        self._one_of("attention", ATTENTIONS)
+        self._one_of("backend", BACKENDS)
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            self._whole(name, required=True)
+        for name in ("max_model_len", "kv_cache_memory", "num_blocks", "threads"):
+            self._whole(name, required=False)
+        share = self.gpu_memory_utilization
+        if share is not None and not (_is_number(share) and 0.0 < share <= 1.0):
+            raise ConfigError("--gpu-memory-utilization", share, "a share above 0 and at most 1")
+
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            raise ConfigError(flag(name), getattr(self, name), "one of " + ", ".join(allowed))
+
+    def _whole(self, name: str, *, required: bool) -> None:
+        value = getattr(self, name)
+        if value is None and not required:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(flag(name), value, "a whole number of at least 1")
+
+
+def flag(name: str) -> str:
+    """The setting as a user types it."""
+    return "--" + name.replace("_", "-")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

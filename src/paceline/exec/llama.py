@@ -1,0 +1,146 @@
+"""The native decoder: Llama, Mistral, Qwen2, Qwen3 and every model of their shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import linear
+
+from paceline.exec.attention import Attention, AttentionMetadata, LayerShape
+from paceline.exec.decoder_config import DecoderConfig
+from paceline.exec.operators import ACTIVATIONS, Rotation, gated, rms_norm, rms_norm_heads, rotate, rotation
+from paceline.exec.weights import Weights
+
+
+@dataclass
+class Projection:
+    """A linear map, its bias optional. `weight` [out, in]."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return linear(hidden, self.weight, self.bias)
+
+
+@dataclass
+class Layer:
+    """The weights of one decoder layer. Query, key and value are one projection, gate and up another."""
+
+    input_norm: torch.Tensor  # [hidden]
+    qkv: Projection
+    qk_norm: torch.Tensor | None  # [heads + kv_heads, head_size]
+    output: Projection
+    mlp_norm: torch.Tensor  # [hidden]
+    gate_up: Projection
+    down: Projection
+    window: int | None
+
+
+class NativeDecoder:
+    """See `Model`. Pre-norm decoder with rotary positions, grouped-query attention and a gated MLP."""
+
+    def __init__(self, config: DecoderConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.layers = [LayerShape(config.kv_heads, config.head_size, config.head_size)] * config.num_layers
+        self.dtype, self.device = dtype, device
+        frequencies, self._rope_scale = config.rope.frequencies()
+        self._frequencies = frequencies.to(device)
+        self._activation = ACTIVATIONS[config.activation]
+        load = _Loader(config, weights, dtype, device)
+        self._embedding = load.embedding("model.embed_tokens")
+        self._layers = [load.layer(index) for index in range(config.num_layers)]
+        self._norm = load.norm("model.norm")
+        self._head = self._embedding if config.tied else load.embedding("lm_head")
+
+    @torch.inference_mode()
+    def forward(self, tokens: torch.Tensor, attention: Attention, metadata: AttentionMetadata) -> torch.Tensor:
+        hidden = self._embedding[tokens]
+        angles = rotation(metadata.positions, self._frequencies, self._rope_scale, self.dtype)
+        epsilon = self.config.epsilon
+        for index, layer in enumerate(self._layers):
+            normed = rms_norm(hidden, layer.input_norm, epsilon)
+            hidden = hidden + self._attend(index, layer, normed, angles, attention, metadata)
+            normed = rms_norm(hidden, layer.mlp_norm, epsilon)
+            hidden = hidden + layer.down(gated(layer.gate_up(normed), self._activation))
+        return rms_norm(hidden, self._norm, epsilon)
+
+    def _attend(
+        self,
+        index: int,
+        layer: Layer,
+        normed: torch.Tensor,
+        angles: Rotation,
+        attention: Attention,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        config = self.config
+        tokens, size = normed.shape[0], config.head_size
+        rotated = config.heads + config.kv_heads
+        # [tokens, heads + 2 * kv_heads, size]: query heads, key heads, value heads
+        heads = layer.qkv(normed).view(tokens, -1, size)
+        query_key, value = heads[:, :rotated], heads[:, rotated:]
+        if layer.qk_norm is not None:
+            query_key = rms_norm_heads(query_key, layer.qk_norm, config.epsilon)
+        query_key = rotate(query_key, angles)
+        query, key = query_key[:, : config.heads], query_key[:, config.heads :]
+        attended = attention(index, query, key, value, metadata, scale=size**-0.5, window=layer.window)
+        return layer.output(attended.reshape(tokens, -1))
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return linear(hidden, self._head).float()
+
+
+class _Loader:
+    """Takes the weights of one model out of a checkpoint, fusing what is computed together."""
+
+    def __init__(self, config: DecoderConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+        self.config, self.weights, self.dtype, self.device = config, weights, dtype, device
+
+    def embedding(self, name: str) -> torch.Tensor:
+        return self._stack([f"{name}.weight"], [(self.config.vocab_size, self.config.hidden_size)])
+
+    def norm(self, name: str, size: int | None = None) -> torch.Tensor:
+        return self._stack([f"{name}.weight"], [(size or self.config.hidden_size,)])
+
+    def layer(self, index: int) -> Layer:
+        config, prefix = self.config, f"model.layers.{index}."
+        hidden, inner = config.hidden_size, config.intermediate_size
+        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        qkv = [(attention + "q_proj", queries), (attention + "k_proj", keys), (attention + "v_proj", keys)]
+        return Layer(
+            input_norm=self.norm(prefix + "input_layernorm"),
+            qkv=self._projection(qkv, hidden, config.qkv_bias),
+            qk_norm=self._qk_norm(attention) if config.qk_norm else None,
+            output=self._projection([(attention + "o_proj", hidden)], queries, config.output_bias),
+            mlp_norm=self.norm(prefix + "post_attention_layernorm"),
+            gate_up=self._projection([(mlp + "gate_proj", inner), (mlp + "up_proj", inner)], hidden, config.mlp_bias),
+            down=self._projection([(mlp + "down_proj", hidden)], inner, config.mlp_bias),
+            window=config.windows[index],
+        )
+
+    def _qk_norm(self, prefix: str) -> torch.Tensor:
+        config = self.config
+        query, key = (self.norm(f"{prefix}{which}_norm", config.head_size) for which in "qk")
+        return torch.cat((query.expand(config.heads, -1), key.expand(config.kv_heads, -1)))
+
+    def _projection(self, parts: list[tuple[str, int]], inputs: int, bias: bool) -> Projection:
+        """`parts` are (name, outputs) stacked along the output."""
+        weight = self._stack([name + ".weight" for name, _ in parts], [(size, inputs) for _, size in parts])
+        if not bias:
+            return Projection(weight)
+        return Projection(weight, self._stack([name + ".bias" for name, _ in parts], [(size,) for _, size in parts]))
+
+    def _stack(self, names: list[str], shapes: list[tuple[int, ...]]) -> torch.Tensor:
+        rows = sum(shape[0] for shape in shapes)
+        stacked = torch.empty((rows, *shapes[0][1:]), dtype=self.dtype, device=self.device)
+        begin = 0
+        for name, shape in zip(names, shapes, strict=True):
+            stacked[begin : begin + shape[0]].copy_(self.weights.tensor(name, shape))
+            begin += shape[0]
+        return stacked

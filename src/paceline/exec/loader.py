@@ -1,0 +1,99 @@
+"""From settings to a model in memory: the native decoder where it knows the architecture, else transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from paceline.errors import ConfigError, ModelError
+from paceline.exec.attention.reference import ReferenceAttention
+from paceline.exec.config import ExecutorConfig
+from paceline.exec.decoder_config import DecoderConfig, NotNative, decoder_config, with_biases
+from paceline.exec.gguf_file import GGUFWeights, read_gguf
+from paceline.exec.host import available_memory, fastest_dtype
+from paceline.exec.llama import NativeDecoder
+from paceline.exec.model import Model
+from paceline.exec.source import ModelSource, resolve
+from paceline.exec.weights import Weights, directory_weights
+
+__all__ = ["ModelSource", "choose_device", "choose_dtype", "load_model", "resolve"]
+
+
+def choose_device(config: ExecutorConfig) -> torch.device:
+    """The device `--device` stands for. ConfigError when CUDA is asked for and is not there."""
+    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("--device", config.device, "cpu or auto here: torch finds no CUDA device")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def choose_dtype(config: ExecutorConfig, device: torch.device) -> torch.dtype:
+    """The number format `--dtype` stands for."""
+    if config.dtype == "auto":
+        return fastest_dtype(device)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return dtype
+
+
+def load_model(config: ExecutorConfig, source: ModelSource | None = None) -> Model:
+    """Load the model `config` names (or `source`, when it is resolved already).
+
+    Raises ModelError, on one line with the file and the mend, for files missing or corrupt, architectures and features
+    not supported, and weights that do not fit into memory; ConfigError for settings that cannot hold here.
+    """
+    source = source or resolve(config.model)
+    device = choose_device(config)
+    dtype = choose_dtype(config, device)
+    if config.backend != "transformers":
+        try:
+            shape = decoder_config(source.config, str(source.path))
+            return _native(source, shape, dtype, device)
+        except NotNative as reason:
+            if config.backend == "native":
+                raise ModelError(
+                    f"{source.path}: the native decoder does not know {reason}; use --backend auto"
+                ) from reason
+    return _transformers(source, dtype, device)
+
+
+def _native(source: ModelSource, shape: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Model:
+    weights: Weights
+    if source.kind == "gguf":
+        weights = GGUFWeights(read_gguf(source.path))
+        shape = with_biases(shape, weights.names())
+    else:
+        weights = directory_weights(source.path)
+    _check_memory(source.path, shape.parameters() * dtype.itemsize, device)
+    return NativeDecoder(shape, weights, dtype, device)
+
+
+def _transformers(source: ModelSource, dtype: torch.dtype, device: torch.device) -> Model:
+    if source.kind == "gguf":
+        raise ModelError(
+            f"{source.path}: GGUF files of architecture {source.config['model_type']!r} are not supported; "
+            "use the model's safetensors directory"
+        )
+    from paceline.exec import transformers_model  # seconds to import, and most models do not need it
+
+    _check_memory(source.path, _file_bytes(source.path), device)
+    return transformers_model.load(
+        str(source.path), dtype, device, new_attention=lambda: ReferenceAttention(dtype, device)
+    )
+
+
+def _file_bytes(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    sizes = {pattern: sum(file.stat().st_size for file in path.glob(pattern)) for pattern in ("*.safetensors", "*.bin")}
+    return sizes["*.safetensors"] or sizes["*.bin"]
+
+
+def _check_memory(path: Path, needed: int, device: torch.device) -> None:
+    there = available_memory(device)
+    if needed > there:
+        raise ModelError(
+            f"{path}: its weights need {needed / 2**30:.1f} GiB and {there / 2**30:.1f} GiB of memory are available on "
+            f"{device.type}; free some, choose a smaller --dtype or a smaller model"
+        )
