@@ -39,17 +39,18 @@ class KnownTokensFit:
     """
 
     growth: int | None = None
+    uncounted: int = 0  # blocks the watermark is a share of besides the usable ones (vLLM: its null block)
 
     def refuse(self, builder: StepBuilder, sequence: Sequence, match: Match, tokens: int) -> str | None:
         config, kv = builder.config, builder.kv
         size, hit = config.block_size, len(match.blocks)
         free = kv.available - match.idle  # taking idle cached blocks uses them up as well
         others = len(builder.batch) > 0
-        watermark = builder.watermark_blocks if others else 0
+        watermark = int(config.watermark * (config.num_blocks + self.uncounted)) if others else 0
         growing = 0 if self.growth is None else self._growing(builder, self.growth)
         now = -(-(match.length + tokens) // size) - hit
         whole = -(-int(sequence.tokens.size) // size) - hit if config.scheduler_reserve_full_isl else now
-        if max(whole + growing, now + growing + watermark) <= free:
+        if max(whole, now) + growing + watermark <= free:
             return None
         kept = f", {growing} of them kept for running sequences to grow" if growing else ""
         kept += f", {watermark} of them under the watermark" if watermark else ""

@@ -84,7 +84,7 @@ DISCIPLINES: dict[str, Discipline] = {
             name="vllm",
             after="vLLM V1, synchronous scheduling",
             order="fcfs",
-            admission=KnownTokensFit(),
+            admission=KnownTokensFit(uncounted=1),
             head_of_line=Stop(),
             composition=MixedChunks(decode_first=False),
             eviction=Newest(),

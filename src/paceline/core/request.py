@@ -62,6 +62,11 @@ def sequence_seed(seed: int, index: int) -> int:
     return (seed + index * _GOLDEN) & 0xFFFFFFFFFFFFFFFF
 
 
+def sequence_id(request_id: str, index: int) -> str:
+    """Sequence 0 is named like its request."""
+    return request_id if index == 0 else f"{request_id}#{index}"
+
+
 class Sequence:
     """One generation of a request. Mutable; owned by the scheduler."""
 
@@ -75,6 +80,7 @@ class Sequence:
         "index",
         "key",
         "leader",
+        "leader_lease",
         "lease",
         "lost_tokens",
         "max_length",
@@ -96,7 +102,7 @@ class Sequence:
     def __init__(self, request: Request, index: int, number: int) -> None:
         self.request = request
         self.index = index
-        self.id = request.id if index == 0 else f"{request.id}#{index}"
+        self.id = sequence_id(request.id, index)
         self.number = number  # order of submission
         self.priority = request.priority
         self.arrival = request.arrival
@@ -113,6 +119,7 @@ class Sequence:
         self.row = -1  # row of the batch while running
         self.lease: Any = None
         self.leader: Sequence | None = None  # the sibling whose prompt this one forks
+        self.leader_lease: Any = None  # ... as long as it still has this lease
         self.overtaken = 0  # times another was admitted past it
         self.preemptions = 0
         self.lost_tokens = 0  # tokens that had K/V when it was last preempted

@@ -24,6 +24,7 @@ from paceline.core.request import (
     Sequence,
     SequenceState,
     StepEvents,
+    sequence_id,
 )
 from paceline.core.stats import Counters, SchedulerStats
 from paceline.core.step import Step
@@ -68,11 +69,12 @@ class Scheduler:
 
         RequestError, with the numbers, for one that can never run or whose id is already here.
         """
+        indexes = list(range(request.params.n)) if request.resumed is None else sorted(request.resumed)
+        self._check_ids(request, indexes)
         self._check_fits(request)
         if (reason := self.discipline.overload.refuse(self, request, now)) is not None:
             self.totals.refused += 1
             raise RequestError(reason, code="overloaded", status=429)
-        indexes = range(request.params.n) if request.resumed is None else sorted(request.resumed)
         sequences = []
         for index in indexes:
             sequence = Sequence(request, index, self._submitted)
@@ -118,10 +120,13 @@ class Scheduler:
             return min(limit, int(request.prompt.size) + request.params.max_tokens)
         return min(limit, self.config.num_blocks * self.config.block_size + 1)
 
+    def _check_ids(self, request: Request, indexes: list[int]) -> None:
+        for name in (request.id, *(sequence_id(request.id, index) for index in indexes)):
+            if name in self._requests or name in self._sequences:
+                raise RequestError(f"request id {request.id!r}: {name!r} is already in use", param="request_id")
+
     def _check_fits(self, request: Request) -> None:
         config, prompt = self.config, int(request.prompt.size)
-        if request.id in self._requests:
-            raise RequestError(f"request id {request.id!r} is already in use", param="request_id")
         if prompt == 0:
             raise RequestError("the prompt is empty; it must have at least one token", param="prompt")
         if prompt >= config.max_model_len:
@@ -167,7 +172,7 @@ class Scheduler:
             self._left_in_flight = self._plan is not None
         elif sequence.state is not SequenceState.BLOCKED:
             self.waiting.remove(sequence)
-        for sibling in self._siblings.pop(sequence.id, ()):  # the leader ends before it computed the prompt
+        for sibling in reversed(self._siblings.pop(sequence.id, [])):  # the leader ends before it computed the prompt
             if sibling.id in self._sequences:
                 self._unblock(sibling)
         sequence.state = SequenceState.FINISHED
@@ -191,11 +196,11 @@ class Scheduler:
         plan, batch = self._plan, self.batch
         if plan is None or self.step is None:
             raise RuntimeError("complete() without a step in flight")
-        self._plan = None
         rows = plan.rows[plan.samples]
         tokens = np.asarray(result.tokens, np.int32)
         if tokens.size != rows.size:
             raise ValueError(f"the step samples {rows.size} tokens, the executor returned {tokens.size}")
+        self._plan = None
         sampled = np.arange(rows.size, dtype=np.int32)
         if self._left_in_flight:
             stay = np.array([batch.occupant[row] is not None for row in rows.tolist()], np.bool_)
@@ -216,7 +221,7 @@ class Scheduler:
             sequence.first_token = now
         for sibling in reversed(self._siblings.pop(sequence.id, [])):
             if sibling.id in self._sequences:
-                sibling.leader = sequence
+                sibling.leader, sibling.leader_lease = sequence, sequence.lease
                 self._unblock(sibling)
 
     def _finish_rows(

@@ -37,7 +37,6 @@ class StepBuilder:
         self.batch = batch
         self.waiting = waiting
         self.totals = totals
-        self.watermark_blocks = int(config.watermark * config.num_blocks)
 
     def build(self, now: float) -> Step:
         """Decide one step."""
@@ -62,7 +61,7 @@ class StepBuilder:
         """Give running rows, in the order given, the tokens they want while the budget lasts; evict to make room."""
         if not rows.size:
             return
-        batch = self.batch
+        batch, everyone = self.batch, rows
         counts = batch.length[rows] - batch.computed[rows]
         if step.chunk_limit:
             counts = np.minimum(counts, step.chunk_limit)
@@ -74,7 +73,7 @@ class StepBuilder:
         ends = batch.computed[rows] + counts
         needs = -(-ends // batch.block_size) - batch.held[rows]
         if int(needs.sum()) > self.kv.available:
-            self._run_one_by_one(step, rows)
+            self._run_one_by_one(step, everyone)  # a victim's tokens may serve rows that the budget cut off
             return
         self._give_blocks(rows, needs)
         step.put_bulk(rows, counts, total)
@@ -202,7 +201,9 @@ class StepBuilder:
         leader, size = sequence.leader, self.config.block_size
         length = int(sequence.tokens.size) - 1
         whole = length // size
-        if leader is None or leader.row < 0 or len(match.blocks) < whole or match.length >= length:
+        if leader is None or leader.lease is not sequence.leader_lease:  # it left; its blocks are gone or written anew
+            return match
+        if len(match.blocks) < whole or match.length >= length:
             return match
         return match._replace(length=length, tail_block=int(self.batch.block_table[leader.row, whole]))
 
@@ -226,6 +227,7 @@ class StepBuilder:
         (step.new if sequence.state is SequenceState.WAITING else step.resumed).append(sequence)
         self._count_admission(sequence, match.length)
         sequence.state = SequenceState.RUNNING
+        sequence.leader = None  # should it come back, it has tokens of its own
 
     def _count_admission(self, sequence: Sequence, cached: int) -> None:
         if sequence.state is SequenceState.WAITING:
