@@ -13,7 +13,7 @@ import numpy as np
 
 from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
-from paceline.core.disciplines import Discipline
+from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.orders import ORDERS, Order
 from paceline.core.plan import StepPlan, StepResult

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
-from paceline.core.disciplines import Discipline
+from paceline.core.discipline import Discipline
 from paceline.core.orders import Order
 from paceline.core.plan import Entered
 from paceline.core.request import IntArray, Sequence, SequenceState
@@ -75,14 +75,14 @@ class StepBuilder:
         if int(needs.sum()) > self.kv.available:
             self._run_one_by_one(step, everyone)  # a victim's tokens may serve rows that the budget cut off
             return
-        self._give_blocks(rows, needs)
+        self.give_blocks(rows, needs)
         step.put_bulk(rows, counts, total)
         whole = ends // batch.block_size
         for index in np.flatnonzero(whole > batch.computed[rows] // batch.block_size).tolist():
             self._register(int(rows[index]), int(whole[index]))
         batch.computed[rows] = ends
 
-    def _give_blocks(self, rows: IntArray, needs: IntArray) -> None:
+    def give_blocks(self, rows: IntArray, needs: IntArray) -> None:
         """Allocate for many rows at once, in their order."""
         batch = self.batch
         index = np.flatnonzero(needs > 0)
@@ -106,12 +106,12 @@ class StepBuilder:
             if batch.occupant[row] is None:  # preempted for a row before it
                 continue
             count = min(int(batch.length[row] - batch.computed[row]), step.chunk_limit or step.budget, step.budget)
-            if self._make_room(step, row, count):
-                self._extend(step, row, count)
+            if self.make_room(step, row, count):
+                self.extend(step, row, count)
             elif not eviction.yields_turn:
                 break
 
-    def _make_room(self, step: Step, row: int, count: int) -> bool:
+    def make_room(self, step: Step, row: int, count: int) -> bool:
         """Preempt until the blocks for `count` more tokens are there. False when the row itself had to go."""
         batch = self.batch
         end = int(batch.computed[row]) + count
@@ -124,7 +124,7 @@ class StepBuilder:
                 return False
         return True
 
-    def _extend(self, step: Step, row: int, count: int) -> None:
+    def extend(self, step: Step, row: int, count: int) -> None:
         """Schedule `count` tokens of a row, whose blocks are available."""
         batch = self.batch
         end = int(batch.computed[row]) + count
@@ -148,7 +148,7 @@ class StepBuilder:
         line = self.discipline.head_of_line
         passed: list[Sequence] = []
         for sequence in self._candidates(step):
-            reason = self._try_admit(step, sequence)
+            reason = self.try_admit(step, sequence)
             if reason is None:
                 for blocked in passed:
                     line.passed(blocked)
@@ -169,7 +169,7 @@ class StepBuilder:
         while (sequence := self.waiting.first()) is not None:
             yield sequence
 
-    def _try_admit(self, step: Step, sequence: Sequence) -> str | None:
+    def try_admit(self, step: Step, sequence: Sequence) -> str | None:
         """Start the sequence in this step. A reason when it cannot."""
         if step.budget <= 0:
             return f"budget: all {self.config.max_num_batched_tokens} tokens of the step are given"

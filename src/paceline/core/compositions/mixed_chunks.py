@@ -1,21 +1,15 @@
-"""Composition: what shares a step? The fourth decision point."""
+"""Decodes and prompt chunks in one step, within one token budget."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from paceline.core.step import Step
     from paceline.core.step_builder import StepBuilder
-
-
-class Composition(Protocol):
-    def compose(self, builder: StepBuilder, step: Step) -> None:
-        """Fill the step, through `builder.run` and `builder.admit`."""
-        ...
 
 
 @dataclass(frozen=True)

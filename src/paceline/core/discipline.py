@@ -1,0 +1,77 @@
+"""What a discipline is: data, naming one object per decision point, and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from paceline.core.admissions import Admission
+from paceline.core.compositions import Composition
+from paceline.core.evictions import Eviction
+from paceline.core.head_of_line import HeadOfLine
+from paceline.core.orders import ORDERS
+from paceline.core.overload import Accept, Overload
+from paceline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Discipline:
+    """A named way to schedule: order + admission + head-of-line + composition + eviction + overload."""
+
+    name: str
+    after: str  # the system or paper whose decisions it takes
+    order: str  # a name of ORDERS
+    admission: Admission
+    head_of_line: HeadOfLine
+    composition: Composition
+    eviction: Eviction
+    overload: Overload = field(default_factory=Accept)
+    cache: str = "radix"  # "radix": token-exact hits; "chain": whole blocks, evicted as vLLM V1 does
+    forks: bool = True  # the n sequences of a request wait for the first to compute the prompt, then share it
+    evictions: Mapping[str, Eviction] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # by order, where it differs
+    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # settings of SchedulerConfig
+    failure_modes: tuple[str, ...] = ()  # what is known to go wrong under it
+
+    def knobs(self) -> dict[str, Any]:
+        """The numbers of the row's objects, by name, with their values."""
+        return {spec.name: getattr(part, spec.name) for part in self._parts().values() for spec in fields(part)}
+
+    def with_knobs(self, values: Mapping[str, Any]) -> Discipline:
+        """The same discipline with some numbers changed. ConfigError for a name it does not have or a wrong type."""
+        changed = self
+        for name, value in values.items():
+            owner = next((p for p, part in self._parts().items() if name in {s.name for s in fields(part)}), None)
+            if owner is None:
+                raise ConfigError(
+                    f"knob of {self.name}", name, "one of " + (", ".join(self.knobs()) or "none: it has no knobs")
+                )
+            part = getattr(changed, owner)
+            checked = _like(f"knob {name} of {self.name}", value, getattr(part, name))
+            changed = replace(changed, **{owner: replace(part, **{name: checked})})
+        return changed
+
+    def _parts(self) -> dict[str, Any]:
+        """The dataclass objects of the row, by the field they are in."""
+        return {
+            point: getattr(self, point)
+            for point in ("admission", "head_of_line", "composition", "eviction", "overload")
+        }
+
+    def with_order(self, order: str) -> Discipline:
+        """The same discipline under another queue policy."""
+        if order not in ORDERS:
+            raise ConfigError("--order", order, "one of " + ", ".join(sorted(ORDERS)))
+        return replace(self, order=order, eviction=self.evictions.get(order, self.eviction))
+
+
+def _like(setting: str, value: Any, default: Any) -> Any:
+    """`value`, when it is of the default's type (a whole number may stand for a real one)."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if default is not None and type(value) is not type(default):
+        raise ConfigError(setting, value, f"a value like its default {default!r}")
+    return value

@@ -1,0 +1,19 @@
+"""Eviction: KV is exhausted; who yields, and how? The fifth decision point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from paceline.core.step_builder import StepBuilder
+
+
+class Eviction(Protocol):
+    @property
+    def yields_turn(self) -> bool:
+        """When a row has to give up its own place, may the rows after it still run in this step?"""
+        ...
+
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        """The running row to preempt so that `row` can grow; may be `row` itself. None: nobody yields."""
+        ...
