@@ -28,7 +28,10 @@ class Step:
         self.blocked: tuple[Sequence | None, str] = (None, "")  # the first that could not be admitted, and why
 
     def put_bulk(self, rows: IntArray, counts: IntArray, total: int) -> None:
-        """Schedule many rows at once; only as the first thing of a step."""
+        """Schedule many rows at once, after those scheduled before."""
+        if len(self.rows):
+            self._as_lists()
+            rows, counts = [*self.rows, *rows.tolist()], [*self.counts, *counts.tolist()]  # type: ignore[assignment]
         self.rows, self.counts = rows, counts
         self.budget -= total
 
