@@ -23,7 +23,7 @@ router = APIRouter()
 async def chat_completions(request: Request, service: TheService) -> Response:
     body = await service.read(request, ChatBody)
     body.check_stream()
-    params = body.params(service.engine.vocab_size)
+    params = body.params()
     prompt: PromptTokens = await chat_tokens(service.engine, body)
     generation = service.generation("chatcmpl", body, [prompt], params)
     answer = _Answer(service, body, generation)

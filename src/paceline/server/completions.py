@@ -23,7 +23,7 @@ router = APIRouter()
 async def completions(request: Request, service: TheService) -> Response:
     body = await service.read(request, CompletionBody)
     body.check_stream()
-    params = body.params(service.engine.vocab_size)
+    params = body.params()
     prompts = [
         await to_tokens(service.engine, prompt, body.add_special_tokens) for prompt in split_prompts(body.prompt)
     ]

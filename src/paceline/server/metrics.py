@@ -27,6 +27,9 @@ _ENGINE_COUNTERS = (
     ("recomputed_tokens", "Tokens computed again after a preemption", "recomputed_tokens"),
     ("scheduled_tokens", "Tokens processed by all steps", "scheduled_tokens"),
     ("steps", "Forward passes", "steps"),
+    ("engine_busy_seconds", "Time the engine spent on steps", "busy_seconds"),
+    ("engine_execute_seconds", "Of this, time spent in the model", "execute_seconds"),
+    ("engine_restarts", "Engine processes started after a crash", "restarts"),
 )
 
 
@@ -78,8 +81,8 @@ class _EngineStats(Collector):
 
     def collect(self) -> Iterable[Metric]:
         stats = self.latest
-        if stats is None:
-            return
+        if not stats or "running" not in stats:
+            return  # the engine is not there, or has not been asked before it went
         total = stats["blocks_total"]
         yield self._gauge("num_requests_running", "Sequences in the batch", stats["running"])
         yield self._gauge("num_requests_waiting", "Sequences waiting for their turn", stats["waiting"])
@@ -90,9 +93,8 @@ class _EngineStats(Collector):
         for state in ("free", "cached", "held"):
             blocks.add_metric((self.model_name, state), stats[f"blocks_{state}"])
         yield blocks
-        yield self._counter("engine_restarts", "Engine processes started after a crash", stats.get("restarts", 0))
         for name, text, key in _ENGINE_COUNTERS:
-            yield self._counter(name, text, stats["totals"].get(key, 0))
+            yield self._counter(name, text, stats.get(key, 0))
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, text, labels=("model_name",))

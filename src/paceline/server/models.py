@@ -33,7 +33,6 @@ _PARAMS = (
     "ignore_eos",
     "include_stop_str_in_output",
     "skip_special_tokens",
-    "prompt_logprobs",
 )
 
 
@@ -104,26 +103,21 @@ class GenerationBody(Body):
                 "prompt_logprobs are not given in streams; leave out one of the two", param="prompt_logprobs"
             )
 
-    def sampling(self, max_tokens: int | None, logprobs: int | None, vocab_size: int) -> SamplingParams:
+    def sampling(
+        self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None = None
+    ) -> SamplingParams:
         """The engine's parameters. RequestError naming the field for any value out of range."""
         given = {name: getattr(self, name) for name in _PARAMS if getattr(self, name) is not None}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        params = SamplingParams(
+        return SamplingParams(
             **given,
             max_tokens=max_tokens,
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs if self.prompt_logprobs is None else self.prompt_logprobs,
             stop=tuple(stop),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             logit_bias=self._bias(),
         )
-        for name in ("stop_token_ids", "logit_bias"):
-            for token in getattr(params, name):
-                if not 0 <= token < vocab_size:
-                    raise RequestError(
-                        f"{name} has token id {token}; the vocabulary goes from 0 to {vocab_size - 1}",
-                        param=name,
-                    )
-        return params
 
     def _bias(self) -> dict[int, float]:
         bias = {}
@@ -141,13 +135,10 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     add_special_tokens: bool = True
 
-    def params(self, vocab_size: int) -> SamplingParams:
+    def params(self) -> SamplingParams:
         """The engine's parameters. With `echo`, `max_tokens` 0 asks for the prompt alone."""
         limit = 1 if self.prompt_alone else self.max_tokens  # that one token is dropped
-        params = self.sampling(limit, self.logprobs, vocab_size)
-        if self.echo and self.logprobs is not None and params.prompt_logprobs is None:
-            return self.model_copy(update={"prompt_logprobs": self.logprobs}).sampling(limit, self.logprobs, vocab_size)
-        return params
+        return self.sampling(limit, self.logprobs, self.logprobs if self.echo else None)
 
     @property
     def prompt_alone(self) -> bool:
@@ -212,7 +203,7 @@ class ChatBody(ChatTemplateBody, GenerationBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    def params(self, vocab_size: int) -> SamplingParams:
+    def params(self) -> SamplingParams:
         """The engine's parameters. RequestError naming the field for any value out of range."""
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_LOGPROBS:
             raise RequestError(
@@ -223,7 +214,7 @@ class ChatBody(ChatTemplateBody, GenerationBody):
         alternatives = (self.top_logprobs or 0) if self.logprobs else None
         newer = self.max_completion_tokens
         try:
-            return self.sampling(self.max_tokens if newer is None else newer, alternatives, vocab_size)
+            return self.sampling(self.max_tokens if newer is None else newer, alternatives)
         except RequestError as error:
             if error.param == "max_tokens" and newer is not None:
                 message = str(error).replace("max_tokens", "max_completion_tokens", 1)
