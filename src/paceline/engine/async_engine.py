@@ -58,7 +58,8 @@ class AsyncEngine:
         self._door: Door
         self._process: EngineProcess | None = None
         self._up = False  # the current process is ready
-        self._closing = False
+        self._closing = False  # no new requests
+        self._stopping = False  # no unfinished requests either, and no new process
         self._failure: PacelineError | None = None  # why the engine is dead, or could not start
         self._streams: dict[int, RequestStream] = {}  # unfinished requests by number
         self._ids: dict[str, int] = {}
@@ -105,12 +106,12 @@ class AsyncEngine:
     async def _supervise(self) -> None:
         """Keep a process running until the end of this engine."""
         try:
-            while not self._closing and self._failure is None:
+            while not self._stopping and self._failure is None:
                 self._process = await EngineProcess.start(self.config)
                 status = await self._process.run(self._take)
                 was_up, self._up = self._up, False
                 self._answer_tickets()
-                if not self._closing and self._failure is None:
+                if not self._stopping and self._failure is None:
                     self._note_crash(status, was_up)
         except Exception as error:
             logger.exception("the engine's supervisor failed")
@@ -177,8 +178,15 @@ class AsyncEngine:
         stream = self._streams.get(output.number)
         if stream is None:
             return  # aborted meanwhile
-        if stream.take(output):
-            self._send(messages.Finish(output.number, output.index))
+        try:
+            stopped = stream.take(output)
+        except Exception as error:  # one request's text must not take all others down
+            logger.exception("request %s: its output could not be read", stream.request_id)
+            stream.error = RequestError(f"its output could not be read: {error}", code="engine_error", status=500)
+            self._send(messages.Abort(output.number))
+        else:
+            if stopped:
+                self._send(messages.Finish(output.number, output.index))
         self._wake(stream)
 
     def _refuse(self, message: messages.Refused) -> None:
@@ -333,8 +341,11 @@ class AsyncEngine:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._idle.wait(), grace)
         self._abort_all()
-        if self._process is not None:
-            await self._process.stop(END_WAIT if self._up else 0.0)
+        self._stopping = True
+        if self._up and self._process is not None:
+            await self._process.stop(END_WAIT)
+        elif self._supervisor is not None:
+            self._supervisor.cancel()  # a process that is only starting
         if self._supervisor is not None:
             await asyncio.wait({self._supervisor})
 
@@ -344,7 +355,7 @@ class AsyncEngine:
 
     async def _kill(self) -> None:
         """End everything now, after a start that failed or was cancelled."""
-        self._closing = True
+        self._closing = self._stopping = True
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor})

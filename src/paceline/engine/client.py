@@ -61,11 +61,16 @@ class EngineProcess:
             context.term()
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        started = cls(process, context, socket, folder)
         assert process.stdin is not None
-        with suppress(ConnectionError):
+        try:
             process.stdin.write(msgspec.json.encode(config) + b"\n")
-            await process.stdin.drain()
-        return cls(process, context, socket, folder)
+            with suppress(ConnectionError):
+                await process.stdin.drain()
+        except BaseException:
+            await started.close()
+            raise
+        return started
 
     @property
     def pid(self) -> int:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from paceline.core.config import SchedulerConfig
-from paceline.core.disciplines import Discipline, discipline
+from paceline.core.discipline import Discipline
+from paceline.core.disciplines import discipline
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,27 +55,16 @@ class EngineConfig:
     restart_window: float = 60.0  # seconds
 
     def __post_init__(self) -> None:
-        self._whole("block_size", 1)
-        self._whole("max_num_seqs", 1)
-        self._whole("max_num_batched_tokens", 1)
-        self._whole("long_prefill_token_threshold", 0)
+        # What scheduler and executor check themselves is checked here and now, before a model is loaded.
+        self.schedule_by()
+        self.executor()
+        self.scheduler(num_blocks=1, max_model_len=self.max_model_len or 1, eos_ids=())
         self._whole("max_restarts", 0)
-        for name in ("threads", "max_model_len", "kv_cache_memory", "num_blocks"):
-            if getattr(self, name) is not None:
-                self._whole(name, 1)
         if self.seed is not None:
             self._whole("seed", 0, LARGEST_SEED)
         for name in ("shutdown_grace", "restart_window"):
             if not 0.0 <= getattr(self, name) < 1e9:
                 raise ConfigError(_flag(name), getattr(self, name), "a number of seconds of at least 0")
-        share = self.gpu_memory_utilization
-        if share is not None and not 0.0 < share <= 1.0:
-            raise ConfigError(_flag("gpu_memory_utilization"), share, "a share above 0 and at most 1")
-        if not 0.0 <= self.watermark < 1.0:
-            raise ConfigError(_flag("watermark"), self.watermark, "a share from 0 up to, not including, 1")
-        self.schedule_by()
-        if not self.model:
-            raise ConfigError("--model", self.model, "a model name, directory, .gguf file or hub id")
 
     @property
     def model_name(self) -> str:

@@ -127,11 +127,9 @@ class Detokenizer:
         self._held = self._held[released:]
         return False
 
-    def finish(self, last_token: int | None = None) -> None:
-        """The sequence is over: release everything. `last_token`: a final token to count in, unless it is None."""
+    def finish(self) -> None:
+        """The sequence is over: release everything."""
         if self._finished:
-            return
-        if last_token is not None and self.push(last_token):
             return
         self._ready += self._held + self._decoder.flush()
         self._held = ""

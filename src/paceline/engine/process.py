@@ -7,11 +7,13 @@ parent is gone, however it died, and this process ends too. Everything else goes
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -57,8 +59,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    link = Link(arguments[0])
+    endpoint = arguments[0]
+    threading.Thread(target=_end_with_parent, args=(endpoint,), daemon=True).start()
+    link = Link(endpoint)
     try:
         _serve(config, link)
     except (PacelineError, MemoryError) as error:
@@ -93,10 +96,12 @@ def _failure(config: EngineConfig, error: Exception) -> messages.Failed:
     return messages.Failed("other", str(error))
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(endpoint: str) -> None:
     with suppress(OSError):
         while os.read(sys.stdin.fileno(), 4096):
             pass
+    # The parent removes the socket's folder itself, unless it was killed.
+    shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)
     os._exit(1)
 
 
