@@ -80,8 +80,8 @@ def test_every_token_attends_to_its_own_past_only(step):
     output = attention(
         0,
         query,
-        torch.cat([k[s:] for k, s in zip(keys, starts)]),
-        torch.cat([v[s:] for v, s in zip(values, starts)]),
+        torch.cat([k[s:] for k, s in zip(keys, starts, strict=True)]),
+        torch.cat([v[s:] for v, s in zip(values, starts, strict=True)]),
         build_metadata(starts, counts, table, size, CPU),
         **options,
     )
@@ -123,7 +123,7 @@ def test_copies_read_every_source_before_any_is_overwritten(dtype):
         cache.normal_()
     before = [cache.clone() for cache in (*attention.keys, *attention.values)]
     attention.copy_blocks(torch.tensor([[0, 1], [1, 0], [1, 3]]))
-    for cache, old in zip((*attention.keys, *attention.values), before):
+    for cache, old in zip((*attention.keys, *attention.values), before, strict=True):
         blocks, was = cache.view(4, 3, -1, 2), old.view(4, 3, -1, 2)
         assert torch.equal(blocks, was[[1, 0, 2, 1]])
 

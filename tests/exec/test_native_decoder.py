@@ -43,11 +43,13 @@ def paged_logits(model, chunks: list[dict[int, int]], batch: PlanBatch) -> dict[
     found: dict[int, list[torch.Tensor]] = {}
     for counts in chunks:
         plan = batch.plan(counts)
-        tokens = np.concatenate([plan.tokens[r, s : s + c] for r, s, c in zip(plan.rows, plan.starts, plan.counts)])
+        tokens = np.concatenate(
+            [plan.tokens[r, s : s + c] for r, s, c in zip(plan.rows, plan.starts, plan.counts, strict=True)]
+        )
         metadata = build_metadata(plan.starts, plan.counts, plan.block_table[plan.rows], batch.block_size, model.device)
         hidden = model.forward(torch.from_numpy(tokens).long(), attention, metadata)
         logits = model.logits(hidden).split(plan.counts.tolist())
-        for row, part in zip(plan.rows.tolist(), logits):
+        for row, part in zip(plan.rows.tolist(), logits, strict=True):
             found.setdefault(row, []).append(part)
         batch.computed[plan.rows] += plan.counts
     return {row: torch.cat(parts) for row, parts in found.items()}

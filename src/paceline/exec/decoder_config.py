@@ -69,8 +69,6 @@ def decoder_config(config: dict[str, Any], name: str) -> DecoderConfig:
     architectures = config.get("architectures") or [_CAUSAL[family]]
     if _CAUSAL[family] not in architectures:
         raise NotNative(f"architecture {architectures[0]!r}")
-    if config.get("quantization_config"):
-        raise NotNative("a quantised checkpoint")
     given = {**_FAMILY[family], **config}
 
     def whole(key: str, default: int | None = None) -> int:

@@ -209,13 +209,13 @@ class GGUFWeights:
         theirs = self._names.get(name)
         if theirs is None:
             raise missing(name, self.file.path)
-        tensor = self.file.read(theirs)
-        if self.file.architecture == "llama":
-            if ".attn_q." in theirs:
-                tensor = _pair_halves(tensor, int(self.file.get("attention.head_count")))
-            elif ".attn_k." in theirs:
-                tensor = _pair_halves(tensor, int(self.file.get("attention.head_count_kv")))
-        return checked(tensor, name, shape, self.file.path)
+        tensor = checked(self.file.read(theirs), name, shape, self.file.path)
+        if self.file.architecture == "llama" and (".attn_q." in theirs or ".attn_k." in theirs):
+            heads = self.file.get("attention.head_count")
+            if ".attn_k." in theirs:
+                heads = _same(self.file.get("attention.head_count_kv")) or heads
+            return _pair_halves(tensor, heads)
+        return tensor
 
 
 def _pair_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:

@@ -44,6 +44,7 @@ def load_model(config: ExecutorConfig, source: ModelSource | None = None) -> Mod
     not supported, and weights that do not fit into memory; ConfigError for settings that cannot hold here.
     """
     source = source or resolve(config.model)
+    _refuse_quantised(source)
     device = choose_device(config)
     dtype = choose_dtype(config, device)
     if config.backend != "transformers":
@@ -81,6 +82,16 @@ def _transformers(source: ModelSource, dtype: torch.dtype, device: torch.device)
     return transformers_model.load(
         str(source.path), dtype, device, new_attention=lambda: ReferenceAttention(dtype, device)
     )
+
+
+def _refuse_quantised(source: ModelSource) -> None:
+    method = source.config.get("quantization_config")
+    if method:
+        name = method.get("quant_method") if isinstance(method, dict) else method
+        raise ModelError(
+            f"{source.path}: its weights are quantised ({name}), which is not supported; "
+            "use the unquantised checkpoint or a .gguf file"
+        )
 
 
 def _file_bytes(path: Path) -> int:

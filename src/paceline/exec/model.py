@@ -18,9 +18,7 @@ class Model(Protocol):
     dtype: torch.dtype
     device: torch.device
 
-    def forward(
-        self, tokens: torch.Tensor, attention: Attention, metadata: AttentionMetadata
-    ) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, attention: Attention, metadata: AttentionMetadata) -> torch.Tensor:
         """Final hidden states [T, hidden] (normed, ready for `logits`) of the step's tokens [T] int64."""
         ...
 

@@ -60,8 +60,7 @@ class Attention(Protocol):
         metadata: AttentionMetadata,
         *,
         scale: float,
-        window: int
-        | None = None,  # attend to the last `window` positions, the token's own included; None: all
+        window: int | None = None,  # attend to the last `window` positions, the token's own included; None: all
         softcap: float | None = None,  # logits become softcap * tanh(logits / softcap)
     ) -> torch.Tensor:  # [T, heads, value_size]
         ...
