@@ -57,4 +57,4 @@ def test_k_v_that_a_preempted_step_never_wrote_is_not_hit() -> None:
     lines = played(script)
     assert lines[1]["scheduled"] == [["victim", 8], ["grower", 8]]
     assert lines[2]["scheduled"] == [["grower", 1]] and lines[2]["preempted"] == [["victim", "recompute"]]
-    assert lines[3]["cached"] == {"twin": 16}
+    assert lines[3]["cached"]["twin"] == 16
