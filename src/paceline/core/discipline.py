@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.core.admissions import Admission
 from paceline.core.compositions import Composition
+from paceline.core.config import SchedulerConfig
 from paceline.core.evictions import Eviction
 from paceline.core.head_of_line import HeadOfLine
 from paceline.core.orders import ORDERS
@@ -34,7 +35,26 @@ class Discipline:
         default_factory=lambda: MappingProxyType({})
     )  # by order, where it differs
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # settings of SchedulerConfig
+    fixed: Mapping[str, tuple[Any, str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # settings that make sense under it with one value only: the value, and why
+    together: bool = False  # who is done keeps row and KV until the whole batch is; then all finish, in batch order
+    empty_steps: str = ""  # when a step may be empty although somebody could start; "": never
     failure_modes: tuple[str, ...] = ()  # what is known to go wrong under it
+
+    def configure(self, **settings: Any) -> SchedulerConfig:
+        """The row's settings, changed by those given."""
+        pinned = {name: value for name, (value, _) in self.fixed.items()}
+        return SchedulerConfig(**{**self.defaults, **pinned, **settings})
+
+    def check(self, config: SchedulerConfig) -> None:
+        """ConfigError for settings, or an order, that make no sense under this discipline."""
+        for name, (value, why) in self.fixed.items():
+            if (actual := getattr(config, name)) != value:
+                raise ConfigError("--" + name.replace("_", "-"), actual, f"{value!r} under {self.name}: {why}")
+        for part in self._parts().values():
+            if (check := getattr(part, "check", None)) is not None:
+                check(config, self)
 
     def knobs(self) -> dict[str, Any]:
         """The numbers of the row's objects, by name, with their values."""
@@ -72,6 +92,8 @@ def _like(setting: str, value: Any, default: Any) -> Any:
     """`value`, when it is of the default's type (a whole number may stand for a real one)."""
     if isinstance(default, float) and type(value) is int:
         return float(value)
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
     if default is not None and type(value) is not type(default):
         raise ConfigError(setting, value, f"a value like its default {default!r}")
     return value

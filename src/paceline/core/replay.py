@@ -39,7 +39,8 @@ class Replay:
 
     def __init__(self, script: Script, blocks: bool = False, timing: bool = False) -> None:
         self.script = script
-        self.scheduler = Scheduler(script.scheduler, discipline_named(script.discipline, script.order))
+        row = discipline_named(script.discipline, script.order).with_knobs(script.knobs)
+        self.scheduler = Scheduler(script.scheduler, row)
         self._arrivals = sorted(script.requests, key=lambda request: request.arrival_step)
         self._aborts = [request for request in script.requests if request.abort_step is not None]
         self._by_id = {request.id: request for request in script.requests}

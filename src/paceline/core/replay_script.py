@@ -11,6 +11,7 @@ import numpy as np
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import DISCIPLINES
+from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.orders import ORDERS
 from paceline.core.params import SamplingParams
 from paceline.core.request import IntArray, Request
@@ -56,6 +57,7 @@ class Script:
     order: str | None
     max_steps: int
     step_time: float
+    knobs: dict[str, Any] = field(default_factory=dict)  # numbers of the discipline's objects, by name
     requests: list[ScriptRequest] = field(default_factory=list)
 
 
@@ -97,27 +99,35 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
     if not isinstance(config, dict):
         raise ConfigError("config", config, "a JSON object")
     settings: dict[str, Any] = {"num_blocks": DEFAULT_BLOCKS}
+    knobs: dict[str, Any] = {}
     own: dict[str, Any] = {"discipline": "paceline", "order": None, "max_steps": 100_000, "step_time": 1.0}
-    for key, value in config.items():
-        if key in own:
-            own[key] = value
-        elif key in SCHEDULER_KEYS:
-            settings[key] = _typed(f"config.{key}", value, SCHEDULER_KEYS[key])
-        else:
-            raise ConfigError("config", key, "a known key: " + ", ".join(sorted([*own, *SCHEDULER_KEYS])))
+    for key in own.keys() & config.keys():
+        own[key] = config[key]
     name = discipline or own["discipline"]
     _one_of("config.discipline", name, DISCIPLINES)
     if own["order"] is not None:
         _one_of("config.order", own["order"], ORDERS)
+    row = discipline_named(name, own["order"])
+    known = row.knobs()
+    for key, value in config.items():
+        if key in own:
+            continue
+        if key in SCHEDULER_KEYS:
+            settings[key] = _typed(f"config.{key}", value, SCHEDULER_KEYS[key])
+        elif key in known:
+            knobs[key] = value
+        else:
+            raise ConfigError("config", key, "a known key: " + ", ".join(sorted([*own, *SCHEDULER_KEYS, *known])))
     requests = script.get("requests", [])
     if not isinstance(requests, list):
         raise ConfigError("requests", type(requests).__name__, "a list")
     return Script(
-        scheduler=SchedulerConfig(**settings),
+        scheduler=row.configure(**settings),
         discipline=name,
         order=own["order"],
         max_steps=_whole("config.max_steps", own["max_steps"], 1),
         step_time=_number("config.step_time", own["step_time"], 0.0),
+        knobs=knobs,
         requests=_requests(requests),
     )
 
