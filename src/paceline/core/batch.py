@@ -25,11 +25,13 @@ class Batch:
         self.length: IntArray = np.zeros(rows, np.int32)  # known tokens
         self.computed: IntArray = np.zeros(rows, np.int32)  # tokens with K/V, those of the step being run included
         self.held: IntArray = np.zeros(rows, np.int32)  # blocks in the block table
+        self.number: IntArray = np.zeros(rows, np.int32)  # order of submission
         self.prompt_length: IntArray = np.zeros(rows, np.int32)
         self.min_length: IntArray = np.zeros(rows, np.int32)  # no stop token counts below this length
         self.max_length: IntArray = np.zeros(rows, np.int32)  # the sequence ends at this length
         self.eos_counts: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)  # end-of-sequence ends it
         self.own_stops: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)  # has stop token ids of its own
+        self.done: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)  # has ended, and stays until the whole batch has
         self.occupant: npt.NDArray[np.object_] = np.full(rows, None, object)  # the Sequence of each row
         self.leases: list[Any] = [None] * rows
         self.order: IntArray = np.zeros(0, np.int32)  # occupied rows, in order of admission
@@ -51,11 +53,13 @@ class Batch:
         self.length[row] = length
         self.computed[row] = 0
         self.held[row] = 0
+        self.number[row] = sequence.number
         self.prompt_length[row] = sequence.prompt_length
         self.min_length[row] = sequence.prompt_length + params.min_tokens
         self.max_length[row] = sequence.max_length
         self.eos_counts[row] = not params.ignore_eos
         self.own_stops[row] = bool(params.stop_token_ids)
+        self.done[row] = False
         self.occupant[row] = sequence
         self.leases[row] = sequence.lease
         self.order = np.append(self.order, np.int32(row))

@@ -16,6 +16,10 @@ class Overload(Protocol):
         """Why the request is not let in; None: it is."""
         ...
 
+    def priority(self, request: Request) -> int:
+        """The priority it waits with: what the client asked for, or what the door makes of it."""
+        ...
+
 
 @dataclass(frozen=True)
 class Accept:
@@ -23,3 +27,6 @@ class Accept:
 
     def refuse(self, scheduler: Scheduler, request: Request, now: float) -> str | None:
         return None
+
+    def priority(self, request: Request) -> int:
+        return request.priority

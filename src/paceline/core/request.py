@@ -34,6 +34,7 @@ class FinishReason(enum.Enum):
     STOP = "stop"  # end-of-sequence, a stop token id, or a stop string
     LENGTH = "length"  # max_tokens or the context is reached
     ABORT = "abort"  # the client left or asked for it
+    EXPIRED = "expired"  # it waited, or took, longer than it may; `Sequence.finish_detail` says which
     ERROR = "error"
 
 
@@ -73,11 +74,14 @@ class Sequence:
     __slots__ = (
         "arrival",
         "cached_tokens",
+        "finish_detail",
         "finish_reason",
         "first_scheduled",
         "first_token",
         "id",
         "index",
+        "kept_blocks",
+        "kept_tokens",
         "key",
         "leader",
         "leader_lease",
@@ -96,6 +100,8 @@ class Sequence:
         "seed",
         "state",
         "stop_token",
+        "submitted",
+        "swapped",
         "tokens",
     )
 
@@ -122,10 +128,15 @@ class Sequence:
         self.leader_lease: Any = None  # ... as long as it still has this lease
         self.overtaken = 0  # times another was admitted past it
         self.preemptions = 0
+        self.kept_tokens = 0  # while preempted by hold or swap: tokens whose K/V are kept
+        self.kept_blocks: IntArray | None = None  # while preempted by hold: its block table
+        self.swapped: list[int] = []  # while preempted by swap: the host blocks its K/V lie in
         self.lost_tokens = 0  # tokens that had K/V when it was last preempted
         self.recomputed_tokens = 0
         self.cached_tokens = 0  # prompt tokens taken from the cache at the first admission
+        self.submitted = 0.0  # when it came through the door
         self.finish_reason: FinishReason | None = None
+        self.finish_detail = ""  # in words, where the reason alone does not say it
         self.stop_token: int | None = None  # the stop token id that ended it, when one of the request's own did
         self.first_scheduled: float | None = None
         self.first_token: float | None = None

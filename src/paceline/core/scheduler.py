@@ -46,19 +46,21 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, discipline: Discipline | str = "paceline") -> None:
         self.config = config
         self.discipline = discipline_named(discipline) if isinstance(discipline, str) else discipline
+        self.discipline.check(config)
         self.kv: KVCache = CACHES[self.discipline.cache](
             config.num_blocks, config.block_size, enable=config.enable_prefix_caching
         )
         self.batch = Batch(config.max_num_seqs, config.max_model_len, config.block_size)
         self.waiting: Order = ORDERS[self.discipline.order]()
         self.totals = Counters()
-        self.builder = StepBuilder(config, self.discipline, self.kv, self.batch, self.waiting, self.totals)
+        self.builder = StepBuilder(config, self.discipline, self.kv, self.batch, self.waiting, self.totals, self.expire)
         self.step: Step | None = None  # the last one scheduled; its plan is in flight until complete() or fail()
         self._plan: StepPlan | None = None
         self._left_in_flight = False  # a row of the plan in flight was emptied since
         self._sequences: dict[str, Sequence] = {}  # every live sequence by id
         self._requests: dict[str, list[Sequence]] = {}  # live sequences of every request, by request id
         self._siblings: dict[str, list[Sequence]] = {}  # BLOCKED ones by the id of the sequence they wait for
+        self._ended: list[Sequence] = []  # ended by the scheduler outside complete(), and not reported yet
         self._submitted = 0
         self._eos = np.array(config.eos_token_ids, np.int32)
 
@@ -80,6 +82,8 @@ class Scheduler:
             sequence = Sequence(request, index, self._submitted)
             self._submitted += 1
             sequence.max_length = self._max_length(request)
+            sequence.submitted = now
+            sequence.priority = self.discipline.overload.priority(request)
             self._sequences[sequence.id] = sequence
             sequences.append(sequence)
         if not sequences:
@@ -109,6 +113,20 @@ class Scheduler:
             return False
         self._end(sequence, reason)
         return True
+
+    def expire(self, sequence: Sequence, reason: str) -> None:
+        """End a live sequence because it is too late; `reason` says in words what ran out.
+
+        For waiting ones at any time, for others not while a step is being scheduled. `take_ended` reports it.
+        """
+        sequence.finish_detail = reason
+        self._end(sequence, FinishReason.EXPIRED)
+        self._ended.append(sequence)
+
+    def take_ended(self) -> list[Sequence]:
+        """What the scheduler itself ended since the last call, other than in complete(). Ask after schedule()."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def _max_length(self, request: Request) -> int:
         """Most tokens a sequence of the request may have: its own limit, the context, and what the KV can hold.
@@ -152,6 +170,8 @@ class Scheduler:
         """Decide the next step. None when there is nothing that can run."""
         if self._plan is not None:
             raise RuntimeError("schedule() before complete() or fail() of the step in flight")
+        if self.discipline.together:
+            self._ended += self._end_batch()  # who was not done has left since the last step
         step = self.builder.build(now)
         for sequence in (*step.new, *step.resumed):
             if sequence.first_scheduled is None:
@@ -240,9 +260,24 @@ class Scheduler:
         ends = stops | (length >= batch.max_length[rows])
         finished = []
         for index in np.flatnonzero(ends).tolist():
-            self._end(sequences[index], FinishReason.STOP if stops[index] else FinishReason.LENGTH)
-            finished.append(sequences[index])
-        return finished
+            reason = FinishReason.STOP if stops[index] else FinishReason.LENGTH
+            if self.discipline.together:
+                sequences[index].finish_reason = reason
+                batch.done[rows[index]] = True
+            else:
+                self._end(sequences[index], reason)
+                finished.append(sequences[index])
+        return self._end_batch() if self.discipline.together else finished
+
+    def _end_batch(self) -> list[Sequence]:
+        """Where sequences finish together: end the batch if all of it is done."""
+        batch = self.batch
+        if not batch.done[batch.order].all():
+            return []
+        ended = self.running()
+        for sequence in ended:
+            self._end(sequence, sequence.finish_reason or FinishReason.LENGTH)
+        return ended
 
     def fail(self, now: float) -> None:
         """The step in flight was not executed: undo it. Its sequences wait again, in their old order."""

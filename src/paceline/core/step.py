@@ -9,6 +9,12 @@ from paceline.core.plan import Entered, StepPlan
 from paceline.core.request import IntArray, Sequence
 
 
+# Which prompts may be cut to the tokens left in a step (`Step.cut`), where chunked prefill is on at all.
+ANY = "any"
+FIRST = "first"  # only one that is longer than a whole step's budget, and nothing was scheduled before it
+ONE = "one"  # any, at a block's edge where that is possible; nobody is started behind it
+
+
 class Step:
     """What has been decided so far. Rows come first in bulk (`rows`, `counts`), then one by one."""
 
@@ -25,6 +31,17 @@ class Step:
         self.resumed: list[Sequence] = []
         self.cached: dict[str, int] = {}  # sequence id -> tokens taken from the cache on admission
         self.preempted: list[tuple[Sequence, str]] = []
+        self.wake: float | None = None  # when an empty step's decision changes although nothing happens
+        self.swap_out: list[tuple[int, int]] = []  # device block, host block
+        self.swap_in: list[tuple[int, int]] = []  # host block, device block
+        self.swapped_in: dict[str, int] = {}  # sequence id -> blocks
+        self.found: dict[str, int] = {}  # of those: whole blocks that were still on the device
+        self.swapped_out: dict[str, int] = {}  # sequence id -> blocks
+        self.kept: dict[str, int] = {}  # sequence id -> tokens a resumed sequence had kept by hold or swap
+        self.whole_kv = False  # a sequence admitted gets the blocks of all its known tokens, not just of this step's
+        self.cut = ANY  # which prompts may be cut to the tokens that are left
+        self.decoded = False  # this is a turn of decodes alone
+        self.closed = ""  # why the composition let nobody start, where it did not try
         self.blocked: tuple[Sequence | None, str] = (None, "")  # the first that could not be admitted, and why
 
     def put_bulk(self, rows: IntArray, counts: IntArray, total: int) -> None:
@@ -41,6 +58,19 @@ class Step:
         self.counts.append(count)  # type: ignore[union-attr]
         self.budget -= count
 
+    def put_more(self, row: int, count: int) -> None:
+        """More tokens for a row that is scheduled."""
+        self._as_lists()
+        self.counts[self.rows.index(row)] += count  # type: ignore[union-attr]
+        self.budget -= count
+
+    def put_last(self, count: int) -> None:
+        """Move the first `count` rows behind the others."""
+        if 0 < count < len(self.rows):
+            self._as_lists()
+            self.rows = [*self.rows[count:], *self.rows[:count]]
+            self.counts = [*self.counts[count:], *self.counts[:count]]
+
     def take_out(self, row: int) -> int:
         """Unschedule a row and return the tokens it had been given (0: it was not scheduled)."""
         self._as_lists()
@@ -56,7 +86,7 @@ class Step:
     def plan(self, batch: Batch) -> StepPlan | None:
         """None when nothing is scheduled. `batch.computed` already counts this step's tokens."""
         rows = np.asarray(self.rows, np.int32)
-        if not rows.size:
+        if not rows.size and not self.swap_out:
             return None
         counts = np.asarray(self.counts, np.int32)
         ends = batch.computed[rows]
@@ -71,6 +101,8 @@ class Step:
             prompt_lengths=batch.prompt_length,
             entered=self.entered,
             copies=np.array(self.copies, np.int32).reshape(-1, 2),
+            swap_out=np.array(self.swap_out, np.int32).reshape(-1, 2),
+            swap_in=np.array(self.swap_in, np.int32).reshape(-1, 2),
         )
 
     def _as_lists(self) -> None:

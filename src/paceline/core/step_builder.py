@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class StepBuilder:
         batch: Batch,
         waiting: Order,
         totals: Counters,
+        expire: Callable[[Sequence, str], None],
     ) -> None:
         self.config = config
         self.discipline = discipline
@@ -37,6 +39,8 @@ class StepBuilder:
         self.batch = batch
         self.waiting = waiting
         self.totals = totals
+        self.expire = expire  # ends a waiting sequence that is too late, with the reason in words
+        self.memory: Any = None  # what the composition remembers from step to step
 
     def build(self, now: float) -> Step:
         """Decide one step."""
@@ -124,7 +128,7 @@ class StepBuilder:
                 return False
         return True
 
-    def extend(self, step: Step, row: int, count: int) -> None:
+    def extend(self, step: Step, row: int, count: int, put: Callable[[int, int], None] | None = None) -> None:
         """Schedule `count` tokens of a row, whose blocks are available."""
         batch = self.batch
         end = int(batch.computed[row]) + count
@@ -133,7 +137,11 @@ class StepBuilder:
             batch.give_blocks(row, self.kv.allocate(short))
         self._register(row, end // batch.block_size)
         batch.computed[row] = end
-        step.put(row, count)
+        (put or step.put)(row, count)
+
+    def enlarge(self, step: Step, row: int, count: int) -> None:
+        """Schedule `count` tokens more of a row that is in the step already; their blocks are available."""
+        self.extend(step, row, count, step.put_more)
 
     def _register(self, row: int, whole: int) -> None:
         batch = self.batch
@@ -169,8 +177,11 @@ class StepBuilder:
         while (sequence := self.waiting.first()) is not None:
             yield sequence
 
-    def try_admit(self, step: Step, sequence: Sequence) -> str | None:
-        """Start the sequence in this step. A reason when it cannot."""
+    def try_admit(self, step: Step, sequence: Sequence, most: int | None = None, unit: int = 1) -> str | None:
+        """Start the sequence in this step, with at most `most` tokens. A reason when it cannot.
+
+        `unit`: where a prompt is cut, its part is a multiple of this many tokens.
+        """
         if step.budget <= 0:
             return f"budget: all {self.config.max_num_batched_tokens} tokens of the step are given"
         if self.batch.full:
@@ -181,7 +192,11 @@ class StepBuilder:
             count = min(count, step.chunk_limit)
         if count > step.budget and not self.config.enable_chunked_prefill:
             return f"budget: needs {count} tokens at once and {step.budget} are left"
-        count = min(count, step.budget)
+        count = min(count, step.budget) if most is None else min(count, step.budget, most)
+        if unit > 1 and match.length + count < sequence.tokens.size:
+            count -= count % unit
+            if count == 0:
+                return f"budget: {step.budget} tokens are left, and prompts are cut by {unit}"
         if (reason := self.discipline.admission.refuse(self, sequence, match, count)) is not None:
             return reason
         self._start(step, sequence, match, count)
