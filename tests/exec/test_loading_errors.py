@@ -118,7 +118,9 @@ def test_broken_config(directory, content, says):
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"vocab_size": None}, "vocab_size"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "spiral"),
-        ({"rope_parameters": {"rope_type": "linear"}}, "factor"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "model: rope scaling 'linear' needs the number 'factor'"),
+        ({"rope_parameters": 7}, "wrong type"),
+        ({"rms_norm_eps": "tiny"}, "wrong type"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
     ],
 )

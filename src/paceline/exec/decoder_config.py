@@ -63,6 +63,13 @@ def decoder_config(config: dict[str, Any], name: str) -> DecoderConfig:
 
     Raises NotNative for what only transformers may know, ModelError for a config that is wrong for its family.
     """
+    try:
+        return _read(config, name)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"{name}: its config holds a value of the wrong type ({error}); download it again") from error
+
+
+def _read(config: dict[str, Any], name: str) -> DecoderConfig:
     family = str(config.get("model_type"))
     if family not in _FAMILY:
         raise NotNative(f"architecture {family!r}")
@@ -138,6 +145,10 @@ def _rope(config: dict[str, Any], head_size: int, max_positions: int, name: str)
         raise ModelError(f"{name}: rope scaling {rope.kind!r} is not known; it must be one of {known}")
     if float(rope.parameters.get("partial_rotary_factor") or 1.0) != 1.0:
         raise NotNative("rotation of a part of each head")
+    try:
+        rope.frequencies()
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
     return rope
 
 

@@ -1,4 +1,4 @@
-"""GGUF files: the header (metadata and tensor list), and tensors dequantised on demand.
+"""GGUF files: the header (metadata and tensor list), and tensors dequantised on demand. Without torch.
 
 The header is read here rather than by `gguf.GGUFReader`, which takes seconds over a vocabulary of 50,000 tokens;
 number formats and their dequantisation are the `gguf` package's.
@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
 from paceline.errors import ModelError
-from paceline.exec.weights import checked, missing
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -46,19 +45,20 @@ class GGUFFile:
         """Metadata of the file's own architecture: `get("block_count")` reads e.g. "llama.block_count"."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str) -> npt.NDArray[Any]:
         """A tensor as float32 (or as float16 where the file says so). ModelError for formats gguf cannot decode."""
         from gguf import GGMLQuantizationType, dequantize
 
         info = self.tensors[name]
         kind = GGMLQuantizationType(info.kind)
         raw = np.memmap(self.path, np.uint8, "r", info.offset, (info.size,))
-        if kind == GGMLQuantizationType.F32:
-            return torch.from_numpy(raw.view(np.float32).reshape(info.shape).copy())
-        if kind == GGMLQuantizationType.F16:
-            return torch.from_numpy(raw.view(np.float16).reshape(info.shape).copy())
+        plain = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}.get(kind)
+        if plain is not None:
+            copied: npt.NDArray[Any] = np.array(raw.view(plain).reshape(info.shape))
+            return copied
         try:
-            return torch.from_numpy(dequantize(raw.reshape(*info.shape[:-1], -1), kind))
+            numbers: npt.NDArray[Any] = dequantize(raw.reshape(*info.shape[:-1], -1), kind)
+            return numbers
         except NotImplementedError as error:
             raise ModelError(
                 f"{self.path}: the tensor {name} is stored as {kind.name}, which cannot be decoded; "
@@ -162,67 +162,6 @@ class _Cursor:
         return [self.value(kind) for _ in range(count)]
 
 
-_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
-_LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-class GGUFWeights:
-    """See `Weights`. Undoes the reordering of query and key rows that the llama architecture's files carry."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        self.file = file
-        self._names = self._translations()  # Hugging Face name -> GGUF name
-
-    def _translations(self) -> dict[str, str]:
-        pairs = list(_NAMES.items())
-        for layer in range(int(self.file.get("block_count", 0))):
-            pairs += [
-                (f"model.layers.{layer}.{ours}", f"blk.{layer}.{theirs}") for ours, theirs in _LAYER_NAMES.items()
-            ]
-        return {
-            f"{ours}.{part}": f"{theirs}.{part}"
-            for ours, theirs in pairs
-            for part in ("weight", "bias")
-            if f"{theirs}.{part}" in self.file.tensors
-        }
-
-    def names(self) -> set[str]:
-        return set(self._names)
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        theirs = self._names.get(name)
-        if theirs is None:
-            raise missing(name, self.file.path)
-        tensor = checked(self.file.read(theirs), name, shape, self.file.path)
-        if self.file.architecture == "llama" and (".attn_q." in theirs or ".attn_k." in theirs):
-            heads = self.file.get("attention.head_count")
-            if ".attn_k." in theirs:
-                heads = _same(self.file.get("attention.head_count_kv")) or heads
-            return _pair_halves(tensor, heads)
-        return tensor
-
-
-def _pair_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """From rotary pairs side by side (as GGUF's llama stores them) to pairs half a head apart."""
-    return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
-
-
 _ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 
@@ -236,7 +175,7 @@ def gguf_config(file: GGUFFile) -> dict[str, Any]:
         "num_hidden_layers": get("block_count"),
         "intermediate_size": get("feed_forward_length"),
         "num_attention_heads": get("attention.head_count"),
-        "num_key_value_heads": _same(get("attention.head_count_kv")),
+        "num_key_value_heads": same(get("attention.head_count_kv")),
         "rms_norm_eps": get("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": get("context_length"),
         "vocab_size": get("vocab_size") or len(file.metadata.get("tokenizer.ggml.tokens", ())),
@@ -259,7 +198,8 @@ def gguf_config(file: GGUFFile) -> dict[str, Any]:
     return {key: value for key, value in config.items() if value is not None}
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """The one value of a list by layer whose entries agree; anything else unchanged."""
     return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
 
 

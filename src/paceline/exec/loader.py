@@ -10,7 +10,8 @@ from paceline.errors import ConfigError, ModelError
 from paceline.exec.attention.reference import ReferenceAttention
 from paceline.exec.config import ExecutorConfig
 from paceline.exec.decoder_config import DecoderConfig, NotNative, decoder_config, with_biases
-from paceline.exec.gguf_file import GGUFWeights, read_gguf
+from paceline.exec.gguf_file import read_gguf
+from paceline.exec.gguf_weights import GGUFWeights
 from paceline.exec.host import available_memory, fastest_dtype
 from paceline.exec.llama import NativeDecoder
 from paceline.exec.model import Model
