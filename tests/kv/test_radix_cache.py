@@ -108,6 +108,19 @@ def test_the_tail_comes_from_a_written_neighbour_when_a_closer_one_is_unwritten(
     assert (match.length, match.tail_block) == (2, old.table[0])
 
 
+def test_an_edge_that_shrank_and_grew_again_in_one_step_gives_no_unwritten_tail() -> None:
+    cache = RadixCache(4, SIZE)
+    leave(cache, run(cache, list(range(8))))
+    cache.begin_step()
+    leave(cache, run(cache, list(range(12))))
+    cache.allocate(3)  # takes two blocks off the edge
+    lease = cache.open(cache.match(key(list(range(4))), 4))
+    cache.release(cache.open(cache.match(b"", 0)), np.array([3], np.int32))
+    table = np.array([lease.node.blocks[0], *cache.allocate(1)], np.int32)
+    cache.register(lease, np.array([0, 1, 2, 3, 50, 51, 52, 53], np.int32), table, 2)
+    assert seen(cache, [0, 1, 2, 3, 50, 99]) == 4
+
+
 def test_generated_blocks_are_found_and_grow_one_edge(cache: RadixCache) -> None:
     tokens = np.arange(40, dtype=np.int32)
     lease = cache.open(cache.match(tokens.tobytes(), 3))
