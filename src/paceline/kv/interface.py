@@ -34,9 +34,7 @@ class Lease:
         self.namespace = namespace
         self.node = node  # deepest node of the sequence's own path
         self.registered = registered  # whole blocks of the sequence known to the cache so far
-        self.shadow: list[
-            int
-        ] = []  # cached twins of blocks the sequence computed itself; referenced, not in its table
+        self.shadow: list[int] = []  # cached twins of blocks the sequence computed itself; referenced, not in its table
 
 
 class KVCache(Protocol):
