@@ -40,8 +40,8 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench-smoke: $(VENV)/.dev $(VENV)/.model
-	$(BIN)/python benchmarks/scheduler_step.py --running 1,32 --json
-	$(BIN)/python benchmarks/prefix_tree.py --prompts 200 --json
+	$(BIN)/python benchmarks/scheduler_step.py --running 1,32 --steps 50 --json
+	$(BIN)/python benchmarks/prefix_tree.py --prompts 200 --tokens 512 --operations 50 --json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache build dist

@@ -254,17 +254,17 @@ def test_a_body_over_the_limit_is_413(http: httpx.Client) -> None:
     assert http.get("/health").status_code == 200
 
 
-def test_an_announced_body_over_the_limit_is_not_waited_for(server: object) -> None:
+def test_an_announced_body_over_the_limit_is_not_waited_for(server: Any) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a-test-key\r\n"
     for length in (b"99999999", b"9" * 18):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:  # type: ignore[attr-defined]
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
             raw.sendall(head + b"Content-Length: " + length + b"\r\n\r\n")
             assert raw.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
-def test_an_endless_chunked_body_is_cut_off(server: object) -> None:
+def test_an_endless_chunked_body_is_cut_off(server: Any) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a-test-key\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:  # type: ignore[attr-defined]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
         raw.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(20):
             raw.sendall(b"4000\r\n" + b"a" * 0x4000 + b"\r\n")
@@ -282,7 +282,7 @@ def test_an_endless_chunked_body_is_cut_off(server: object) -> None:
         b"GET /v1/models/%00 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a-test-key\r\n\r\n",
     ],
 )
-def test_broken_http_gets_a_4xx(server: object, raw_request: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:  # type: ignore[attr-defined]
+def test_broken_http_gets_a_4xx(server: Any, raw_request: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
         raw.sendall(raw_request)
         assert raw.recv(100).startswith(b"HTTP/1.1 4")

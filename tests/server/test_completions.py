@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import httpx
 import openai
 import pytest
 
@@ -9,9 +12,9 @@ MODEL = "smollm2-135m"
 PROMPT = "The capital of France is"
 
 
-def complete(client: openai.OpenAI, prompt: object = PROMPT, **more: object) -> openai.types.Completion:
+def complete(client: openai.OpenAI, prompt: Any = PROMPT, **more: Any) -> Any:
     options = {"model": MODEL, "prompt": prompt, "max_tokens": 8, "temperature": 0, **more}
-    return client.completions.create(**options)  # type: ignore[call-overload]
+    return client.completions.create(**options)
 
 
 def test_greedy_completion_is_repeatable_and_counted(client: openai.OpenAI) -> None:
@@ -44,8 +47,8 @@ def test_another_salt_does_not_share_the_cache(client: openai.OpenAI) -> None:
     assert other.usage.prompt_tokens_details.cached_tokens == 0
 
 
-def test_every_form_of_prompt(client: openai.OpenAI, http: object) -> None:
-    tokens = http.post("/tokenize", json={"prompt": PROMPT}).json()["tokens"]  # type: ignore[attr-defined]
+def test_every_form_of_prompt(client: openai.OpenAI, http: httpx.Client) -> None:
+    tokens = http.post("/tokenize", json={"prompt": PROMPT}).json()["tokens"]
     text = complete(client).choices[0].text
     assert complete(client, tokens).choices[0].text == text
     several = complete(client, [PROMPT, "Water is"], n=2, temperature=0)
@@ -57,7 +60,7 @@ def test_every_form_of_prompt(client: openai.OpenAI, http: object) -> None:
 
 def test_a_stream_says_what_the_whole_says(client: openai.OpenAI) -> None:
     whole = complete(client, max_tokens=20)
-    chunks = list(complete(client, max_tokens=20, stream=True, stream_options={"include_usage": True}))  # type: ignore[call-overload]
+    chunks = list(complete(client, max_tokens=20, stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == whole.choices[0].text
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
     assert not chunks[-1].choices and chunks[-1].usage.completion_tokens == 20
@@ -70,7 +73,7 @@ def test_a_stream_of_several_prompts_and_samples(client: openai.OpenAI) -> None:
     texts = [""] * 4
     reasons = [None] * 4
     for chunk in complete(client, [PROMPT, "Water is"], n=2, stream=True):
-        for choice in chunk.choices:  # type: ignore[attr-defined]
+        for choice in chunk.choices:
             texts[choice.index] += choice.text
             reasons[choice.index] = choice.finish_reason or reasons[choice.index]
     assert texts == [choice.text for choice in whole.choices]
@@ -100,12 +103,12 @@ def test_echo_scores_the_prompt(client: openai.OpenAI) -> None:
     longer = complete(client, echo=True, max_tokens=2)
     assert longer.choices[0].text.startswith(PROMPT + " Paris")
     chunks = complete(client, echo=True, max_tokens=2, stream=True)
-    assert "".join(chunk.choices[0].text for chunk in chunks) == longer.choices[0].text  # type: ignore[attr-defined]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == longer.choices[0].text
 
 
 def test_prompt_logprobs(client: openai.OpenAI) -> None:
     answer = complete(client, extra_body={"prompt_logprobs": 2})
-    given = answer.choices[0].prompt_logprobs  # type: ignore[attr-defined]
+    given = answer.choices[0].prompt_logprobs
     assert answer.usage and len(given) == answer.usage.prompt_tokens
     assert given[0] is None
     assert all(2 <= len(position) <= 3 for position in given[1:])
@@ -119,13 +122,13 @@ def test_stop_strings_end_the_text(client: openai.OpenAI, included: bool) -> Non
     extra = {"include_stop_str_in_output": included}
     choice = complete(client, max_tokens=20, stop=["never seen", stop], extra_body=extra).choices[0]
     assert choice.text == free[: free.index(stop) + (len(stop) if included else 0)]
-    assert choice.finish_reason == "stop" and choice.stop_reason == stop  # type: ignore[attr-defined]
+    assert choice.finish_reason == "stop" and choice.stop_reason == stop
 
 
-def test_stop_token_ids_and_min_tokens(client: openai.OpenAI, http: object) -> None:
-    tokens = http.post("/tokenize", json={"prompt": " Paris", "add_special_tokens": False}).json()["tokens"]  # type: ignore[attr-defined]
+def test_stop_token_ids_and_min_tokens(client: openai.OpenAI, http: httpx.Client) -> None:
+    tokens = http.post("/tokenize", json={"prompt": " Paris", "add_special_tokens": False}).json()["tokens"]
     choice = complete(client, extra_body={"stop_token_ids": tokens}).choices[0]
-    assert choice.finish_reason == "stop" and choice.stop_reason == tokens[0]  # type: ignore[attr-defined]
+    assert choice.finish_reason == "stop" and choice.stop_reason == tokens[0]
     longer = complete(client, extra_body={"stop_token_ids": tokens, "min_tokens": 4})
     assert longer.usage and longer.usage.completion_tokens >= 4
 
@@ -138,6 +141,6 @@ def test_a_seed_makes_sampling_repeatable(client: openai.OpenAI) -> None:
     assert three[0].text == one and len({choice.text for choice in three}) == 3
 
 
-def test_logit_bias_decides(client: openai.OpenAI, http: object) -> None:
-    token = http.post("/tokenize", json={"prompt": " London", "add_special_tokens": False}).json()["tokens"][0]  # type: ignore[attr-defined]
+def test_logit_bias_decides(client: openai.OpenAI, http: httpx.Client) -> None:
+    token = http.post("/tokenize", json={"prompt": " London", "add_special_tokens": False}).json()["tokens"][0]
     assert complete(client, logit_bias={str(token): 100}, max_tokens=2).choices[0].text == " London London"

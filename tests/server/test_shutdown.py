@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -27,8 +29,8 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_lets_running_requests_finish(start: object, number: int) -> None:
-    live = start()  # type: ignore[operator]
+def test_a_stop_lets_running_requests_finish(start: Any, number: int) -> None:
+    live = start()
     engine = children(live.process.pid)
     assert engine
     with httpx.stream("POST", live.url + "/v1/completions", json={**BODY, "max_tokens": 60}, timeout=60) as answer:
@@ -44,8 +46,8 @@ def test_a_stop_lets_running_requests_finish(start: object, number: int) -> None
     assert not any(is_running(pid) for pid in engine)
 
 
-def test_requests_longer_than_the_grace_are_cut_off(start: object) -> None:
-    live = start("--shutdown-grace", "1", "--max-model-len", "1024")  # type: ignore[operator]
+def test_requests_longer_than_the_grace_are_cut_off(start: Any) -> None:
+    live = start("--shutdown-grace", "1", "--max-model-len", "1024")
     with httpx.stream("POST", live.url + "/v1/completions", json={**BODY, "max_tokens": 1000}, timeout=60) as answer:
         lines = answer.iter_lines()
         next(lines)
@@ -55,8 +57,8 @@ def test_requests_longer_than_the_grace_are_cut_off(start: object) -> None:
         assert time.monotonic() - before < 15
 
 
-def _until_closed(lines: object) -> object:
+def _until_closed(lines: Iterator[str]) -> Iterator[str]:
     try:
-        yield from lines  # type: ignore[misc]
+        yield from lines
     except httpx.TransportError:
         return

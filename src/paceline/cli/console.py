@@ -66,7 +66,7 @@ def base_url(config: ServerConfig) -> str:
 def curl_line(engine: AsyncEngine, config: ServerConfig) -> str:
     """One line to paste into a shell."""
     question = "What is the capital of France?"
-    body: dict[str, Any] = {"model": engine.model_name}
+    body: dict[str, Any] = {"model": engine.model_name, "temperature": 0, "max_tokens": 64}
     if engine.tokenizer.chat_template is None:
         path, body = "/v1/completions", {**body, "prompt": question}
     else:

@@ -86,7 +86,6 @@ def _pick(kind: type[Any], given: dict[str, Any]) -> Any:
 
 
 def _run(engine: EngineConfig, server: ServerConfig, log_level: str) -> int:
-    import asyncio
     import signal
 
     from paceline.cli.console import LoadingDisplay, print_ready, set_up_logging
@@ -97,19 +96,22 @@ def _run(engine: EngineConfig, server: ServerConfig, log_level: str) -> int:
         from paceline.server.run import Interrupted
         from paceline.server.run import serve as run_server
 
-        try:
-            import uvloop
-
-            asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-        except ImportError:
-            pass
-
         def ready(engine: Any, config: ServerConfig) -> None:
             display.stop()
             print_ready(engine, config)
 
         try:
-            asyncio.run(run_server(engine, server, display, ready))
+            _loop_runner()(run_server(engine, server, display, ready))
         except Interrupted as stop:
             return 128 + int(signal.Signals(stop.number))
     return 0
+
+
+def _loop_runner() -> Any:
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # not made for Windows
+        import asyncio
+
+        return asyncio.run
+    return uvloop.run
