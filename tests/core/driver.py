@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -109,9 +109,15 @@ class Reference:
 class World:
     """A scheduler, its executor without a model, and the judge of both: AssertionError on anything not right."""
 
-    def __init__(self, config: SchedulerConfig, discipline: str = "paceline", order: str | None = None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        discipline: str = "paceline",
+        order: str | None = None,
+        knobs: Mapping[str, Any] | None = None,
+    ) -> None:
         self.config = config
-        self.scheduler = Scheduler(config, discipline_named(discipline, order))
+        self.scheduler = Scheduler(config, discipline_named(discipline, order).with_knobs(knobs or {}))
         self.contents = np.full((config.num_blocks, config.block_size), POISON)
         self.references: dict[str, Reference] = {}
         self.live: dict[str, Any] = {}  # sequence id -> Sequence
@@ -436,17 +442,48 @@ class Script:
     mid: dict[int, list[tuple[str, Any]]] = field(default_factory=dict)  # turn -> between schedule() and complete()
     fails: frozenset[int] = frozenset()
     seconds: float = 1.0
+    knobs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def turns(self) -> int:
         return max([0, *(turn + 1 for turn in (*self.before, *self.mid, *self.fails))])
 
     def play(self) -> World:
-        world = World(self.config, self.discipline, self.order)
+        world = World(self.config, self.discipline, self.order, self.knobs)
         for turn in range(self.turns):
             world.turn(self.before.get(turn, ()), self.mid.get(turn, ()), turn in self.fails, self.seconds)
         world.drain()
         return world
+
+
+def crowded_config(random: Random) -> SchedulerConfig:
+    """Little room for many that grow: preemptions of those already scheduled, and comings back."""
+    block_size = random.choice([2, 4, 8])
+    max_model_len = random.choice([24, 33, 48])
+    seqs = random.choice([2, 3, 4, 6])
+    return SchedulerConfig(
+        num_blocks=-(-max_model_len // block_size) + random.randint(0, 3),
+        block_size=block_size,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=random.choice([seqs, seqs + 3, 12, 48]),
+        max_model_len=max_model_len,
+        enable_prefix_caching=random.random() < 0.9,
+        long_prefill_token_threshold=random.choice([0, 1, 3, 6]),
+        scheduler_reserve_full_isl=random.random() < 0.6,
+    )
+
+
+def crowded_ask(random: Random, name: str, bases: list[tuple[int, ...]]) -> Ask:
+    base = random.choice(bases)
+    return Ask(
+        id=name,
+        prompt=base[: random.randint(1, min(len(base), 12))],
+        max_tokens=random.randint(4, 20),
+        n=random.choice([1, 1, 2, 3]),
+        priority=random.choice([0, 0, 1, 3]),
+        arrival=float(random.randint(0, 8)),
+        seed=random.choice([None, 1, 2, 3]),
+    )
 
 
 def random_config(random: Random) -> SchedulerConfig:
@@ -506,9 +543,23 @@ def random_ask(random: Random, name: str, config: SchedulerConfig, bases: list[t
     )
 
 
+KNOBS = {"growth": (0, 1, 4), "most": (0, 1, 3), "window": (2, 3)}  # values that make things happen in short runs
+
+
+def random_knobs(random: Random, discipline: str) -> dict[str, Any]:
+    """Some numbers of the row changed, where they are numbers."""
+    values = discipline_named(discipline).knobs()
+    return {
+        name: random.choice(choices)
+        for name, choices in KNOBS.items()
+        if type(values.get(name)) is int and values[name] > 1 and random.random() < 0.6
+    }
+
+
 def random_script(random: Random, discipline: str, order: str, distinct: bool = False) -> Script:
     """`distinct`: no two sequences are equal in priority and arrival."""
-    config = random_config(random)
+    crowded = random.random() < 0.5
+    config = crowded_config(random) if crowded else random_config(random)
     longest = max(config.max_model_len * 3 // 4, 2)
     bases = [
         tuple(random.randrange(VOCABULARY) for _ in range(random.randint(1, longest)))
@@ -518,7 +569,8 @@ def random_script(random: Random, discipline: str, order: str, distinct: bool = 
     mid: dict[int, list[tuple[str, Any]]] = {}
     spread = random.choice([1, 4, 16])
     for number in range(random.randint(1, 9)):
-        ask = random_ask(random, f"r{number}", config, bases)
+        name = f"r{number}"
+        ask = crowded_ask(random, name, bases) if crowded else random_ask(random, name, config, bases)
         if distinct:
             ask = replace(ask, arrival=number + random.random() / 2, n=1, resumed=None)
         turn = random.randrange(spread)
@@ -535,7 +587,9 @@ def random_script(random: Random, discipline: str, order: str, distinct: bool = 
     fails = (
         frozenset(random.randrange(14) for _ in range(random.randint(1, 3))) if random.random() < 0.3 else frozenset()
     )
-    return Script(config, discipline, order, before, mid, fails, random.choice([0.5, 1.0]))
+    return Script(
+        config, discipline, order, before, mid, fails, random.choice([0.5, 1.0]), random_knobs(random, discipline)
+    )
 
 
 def equals_livelock(discipline: str, order: str) -> bool:

@@ -224,8 +224,9 @@ def decisions(scheduler: Scheduler, trace: list[tuple[Any, ...]]) -> list[Any]:
 @rows
 def test_a_second_scheduler_fed_the_same_trace_takes_the_same_decisions(discipline: str, order: str) -> None:
     for seed in range(1000, 1030):
-        world = random_script(Random(seed), discipline, order, equals_livelock(discipline, order)).play()
-        row = discipline_named(discipline, order)
+        script = random_script(Random(seed), discipline, order, equals_livelock(discipline, order))
+        world = script.play()
+        row = discipline_named(discipline, order).with_knobs(script.knobs)
         first, second = (decisions(Scheduler(world.config, row), world.trace) for _ in range(2))
         assert first == second
         scheduled = [line for line in first if isinstance(line, list) and line and isinstance(line[0], list)]

@@ -277,21 +277,28 @@ def test_a_leader_that_ends_with_its_first_token_leaves_its_blocks_to_the_siblin
 
 def test_siblings_do_not_copy_from_a_leader_that_left_and_came_back() -> None:
     """A leader resumed in the step in which its sibling starts writes its last block only in that step."""
-    w = world()
+    w = world(max_num_seqs=2)
+    w.add(Ask("other", tokens(100, 3), max_tokens=9))
     w.add(Ask("r", tokens(10, 6), n=2, max_tokens=4))
     w.turn()
-    w.turn(fail=True)
+    assert w.live["r#1"].state is SequenceState.WAITING
+    w.turn(mid=[("abort", "other")], fail=True)
+    plan = w.turn()
+    assert scheduled(w, plan) == [("r", 7), ("r#1", 2)], "its whole block is shared in the step, the rest computed"
     w.drain()
 
 
 def test_a_sibling_that_was_preempted_does_not_take_the_leaders_text_for_its_own() -> None:
-    w = world()
-    w.add(Ask("r", tokens(10, 2), n=2, max_tokens=12, seed=5))
+    """Both have gone on in their own ways in the block that the sibling once copied."""
+    w = World(
+        SchedulerConfig(num_blocks=5, block_size=8, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=40),
+        knobs={"growth": 0},
+    )
+    w.add(Ask("big", tokens(100, 20), max_tokens=6, priority=-1))
     w.turn()
-    for _ in range(4):
-        w.turn()
-    w.turn(fail=True)
+    w.add(Ask("r", tokens(10, 2), n=2, max_tokens=12, seed=5))
     w.drain()
+    assert w.ended["r#1"].preemptions > 0 and w.ended["r"].preemptions == 0
 
 
 def test_greedy_forks_all_say_the_same() -> None:
