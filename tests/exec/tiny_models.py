@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+import transformers
+from packaging.version import Version
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 WINDOW = 7  # tokens: shorter than the texts of the tests
 
@@ -157,6 +159,15 @@ SERVED: dict[str, dict[str, Any]] = {
 }
 """Model type -> settings over the common ones, chosen so that what sets the architecture apart is at work."""
 
+SERVED_SINCE = {"codegen": "5.24", "gptj": "5.24"}
+"""Releases of transformers in which an architecture came to use its attention interface."""
+
+
+def served_here(model_type: str) -> bool:
+    """Whether the transformers installed has the architecture, in a form that is served."""
+    since = SERVED_SINCE.get(model_type, "0")
+    return model_type in CONFIG_MAPPING and Version(transformers.__version__) >= Version(since)
+
 
 def tiny_config(model_type: str, **settings: Any) -> PreTrainedConfig:
     """A configuration of some thousand weights. `settings` go over the common small sizes; None takes one away."""
@@ -174,7 +185,10 @@ def tiny_config(model_type: str, **settings: Any) -> PreTrainedConfig:
 def tiny_model(model_type: str, **settings: Any) -> PreTrainedModel:
     """A model with random weights, the same ones each time."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(tiny_config(model_type, **settings))
+    model = AutoModelForCausalLM.from_config(
+        tiny_config(model_type, **settings),
+        attn_implementation="eager",  # the one that heeds soft caps in every version
+    )
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms start at constants that hide mistakes
             parameter.add_(torch.randn_like(parameter) * 0.05)

@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 def refusal(name: str, architecture: str, reason: str) -> ModelError:
     return ModelError(
         f"{name} (architecture {architecture}) cannot be served: {reason}; choose a model of an architecture "
-        "that the table of models lists as served"
+        "that docs/models.md lists as served"
     )
 
 
