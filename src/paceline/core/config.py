@@ -15,6 +15,7 @@ class SchedulerConfig:
     """
 
     num_blocks: int
+    num_host_blocks: int = 0  # blocks in host memory for swapped sequences; 0: nothing is swapped
     block_size: int = 16
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 2048
@@ -30,6 +31,7 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         self._at_least("block_size", 1)
         self._at_least("num_blocks", 1)
+        self._at_least("num_host_blocks", 0)
         self._at_least("max_num_seqs", 1)
         self._at_least("max_model_len", 1)
         self._at_least("max_num_batched_tokens", 1)

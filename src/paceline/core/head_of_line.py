@@ -14,8 +14,8 @@ class HeadOfLine(Protocol):
         """How many waiting sequences are looked at in one step beyond those admitted."""
         ...
 
-    def may_pass(self, blocked: Sequence) -> bool:
-        """May others overtake the one that could not be admitted?"""
+    def may_pass(self, blocked: Sequence, reason: str) -> bool:
+        """May others overtake the one that could not be admitted, for the reason given?"""
         ...
 
     def passed(self, blocked: Sequence) -> None:
@@ -29,7 +29,7 @@ class Stop:
 
     window: int = 1
 
-    def may_pass(self, blocked: Sequence) -> bool:
+    def may_pass(self, blocked: Sequence, reason: str) -> bool:
         return False
 
     def passed(self, blocked: Sequence) -> None:
@@ -46,8 +46,22 @@ class Skip:
     most: int = 32
     window: int = 32
 
-    def may_pass(self, blocked: Sequence) -> bool:
+    def may_pass(self, blocked: Sequence, reason: str) -> bool:
         return blocked.overtaken < self.most
+
+    def passed(self, blocked: Sequence) -> None:
+        blocked.overtaken += 1
+
+
+@dataclass(frozen=True)
+class SkipBudget:
+    """As `Skip`, but only past one that wants more tokens than the step has left. After LMDeploy's PyTorch engine."""
+
+    most: int = 32
+    window: int = 32
+
+    def may_pass(self, blocked: Sequence, reason: str) -> bool:
+        return reason.startswith("budget") and blocked.overtaken < self.most
 
     def passed(self, blocked: Sequence) -> None:
         blocked.overtaken += 1

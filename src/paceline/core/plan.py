@@ -50,6 +50,11 @@ class StepPlan:
     copies: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
     """[C, 2] (source, destination) whole-block copies, done before anything else of the step.
     All sources are read before any destination is written; destinations are distinct."""
+    swap_out: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
+    """[C, 2] (device block, host block) to copy to the host. Read, as the sources of `copies` are, before any write
+    of the step. A plan may have these and no rows."""
+    swap_in: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
+    """[C, 2] (host block, device block) to copy to the device: after `swap_out` and `copies`, before the forward."""
 
 
 class TokenLogprobs(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script
-from paceline.core.request import Sequence, StepEvents
+from paceline.core.request import FinishReason, Sequence, StepEvents
 from paceline.core.scheduler import Scheduler
 from paceline.errors import PacelineError, RequestError
 
@@ -56,7 +56,8 @@ class Replay:
                 step = self._arrivals[0].arrival_step
                 continue
             line = self._step(step)
-            self._idle = 0 if line["scheduled"] or line["aborted"] or line["finished"] else self._idle + 1
+            moved = line["scheduled"] or line["aborted"] or line["finished"] or line["expired"]
+            self._idle = 0 if moved else self._idle + 1
             stalled = self._idle >= STALL_STEPS and bool(line["waiting"])
             yield line
             step += 1
@@ -70,13 +71,17 @@ class Replay:
         plan = scheduler.schedule(now)
         scheduled_ns = time.perf_counter_ns() - begin
         line = self._decisions(step, plan)
+        ended = scheduler.take_ended()
+        line["expired"] = {s.id: s.finish_detail for s in ended if s.finish_reason is FinishReason.EXPIRED}
+        line["finished"] = [s.id for s in ended if s.finish_reason is not FinishReason.EXPIRED]
         line["refused"] = refused
         line["aborted"] = aborted + self._abort(step, "mid", now)
         result = StepResult(tokens=self._emit(plan)) if plan is not None else None
         begin = time.perf_counter_ns()
         events = scheduler.complete(result, now) if result is not None else None
         completed_ns = time.perf_counter_ns() - begin
-        line["finished"] = [sequence.id for sequence in events.finished] if isinstance(events, StepEvents) else []
+        if isinstance(events, StepEvents):
+            line["finished"] += [sequence.id for sequence in events.finished]
         line["free_blocks_end"] = scheduler.kv.available
         if self._timing:
             line["us"] = [round(scheduled_ns / 1000, 1), round(completed_ns / 1000, 1)]
@@ -121,8 +126,8 @@ class Replay:
             "resumed": [sequence.id for sequence in decided.resumed],
             "cached": decided.cached,
             "preempted": [[sequence.id, how] for sequence, how in decided.preempted],
-            "swapped_in": {},
-            "swapped_out": {},
+            "swapped_in": decided.swapped_in,
+            "swapped_out": decided.swapped_out,
             "finished": [],
             "aborted": [],
             "refused": {},
@@ -151,6 +156,9 @@ class Replay:
             "cache_hit_tokens": totals.prefix_hit_tokens,
             "resumed_hit_tokens": totals.resumed_hit_tokens,
         }
+        if totals.swapped_out_blocks:
+            summary["swapped_out_blocks"] = totals.swapped_out_blocks
+            summary["swapped_in_blocks"] = totals.swapped_in_blocks
         if stalled:
             summary["stalled"] = True
         return summary

@@ -83,7 +83,7 @@ class Scheduler:
             self._submitted += 1
             sequence.max_length = self._max_length(request)
             sequence.submitted = now
-            sequence.priority = self.discipline.overload.priority(request)
+            sequence.priority = self.discipline.overload.priority(request, self.discipline.order)
             self._sequences[sequence.id] = sequence
             sequences.append(sequence)
         if not sequences:
@@ -192,6 +192,7 @@ class Scheduler:
             self._left_in_flight = self._plan is not None
         elif sequence.state is not SequenceState.BLOCKED:
             self.waiting.remove(sequence)
+            self.builder.keeper.drop(sequence)
         for sibling in reversed(self._siblings.pop(sequence.id, [])):  # the leader ends before it computed the prompt
             if sibling.id in self._sequences:
                 self._unblock(sibling)
@@ -285,11 +286,14 @@ class Scheduler:
         if plan is None or self.step is None:
             raise RuntimeError("fail() without a step in flight")
         self._plan = None
+        for sequence, _ in self.step.preempted:
+            if sequence.swapped:
+                self.builder.keeper.drop(sequence)  # its host blocks were not written
         for row, count in zip(reversed(plan.rows.tolist()), reversed(plan.counts.tolist()), strict=True):
             sequence = batch.occupant[row]
             if sequence is not None:
-                sequence.lost_tokens = int(batch.computed[row]) - count
-                self.builder.undo(row, count)
+                self.builder.undo(row, count + self.builder.not_copied(self.step, sequence))
+                sequence.lost_tokens = int(batch.computed[row])
                 self.builder.vacate(sequence)
                 sequence.state = SequenceState.PREEMPTED
                 self.waiting.resume(sequence)
@@ -300,6 +304,10 @@ class Scheduler:
 
     def has_work(self) -> bool:
         return bool(self._sequences)
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests)
 
     @property
     def num_running(self) -> int:
@@ -329,6 +337,8 @@ class Scheduler:
                 reasons[sequence.id] = "preempted: its KV blocks were needed by others"
             elif preempted:
                 reasons[sequence.id] = "KV: a running sequence had to be preempted in this step, so nobody starts"
+            elif self.step is not None and self.step.closed:
+                reasons[sequence.id] = self.step.closed
             elif blocked is not None:
                 reasons[sequence.id] = f"behind {blocked.id} ({reason})"
             else:
@@ -355,10 +365,17 @@ class Scheduler:
         """Prove the accounting of blocks and rows. AssertionError says what differs."""
         batch = self.batch
         rows = batch.order.tolist()
-        self.kv.check([(batch.leases[row], batch.blocks(row).tolist()) for row in rows])
+        keeper = self.builder.keeper
+        keeper.check()
+        held = [(kept.lease, kept.kept_blocks) for kept in keeper.sequences.values() if kept.kept_blocks is not None]
+        self.kv.check(
+            [(lease, blocks.tolist()) for lease, blocks in held]
+            + [(batch.leases[row], batch.blocks(row).tolist()) for row in rows]
+        )
         for row in rows:
             sequence = batch.occupant[row]
             assert sequence.row == row and sequence.state is SequenceState.RUNNING, f"row {row} and {sequence} differ"
-            assert batch.held[row] == -(-batch.computed[row] // batch.block_size), f"row {row} holds wrong blocks"
+            needs, most = (-(-tokens // batch.block_size) for tokens in (batch.computed[row], batch.length[row]))
+            assert needs <= batch.held[row] <= max(needs, most), f"row {row} holds wrong blocks"
         running = sum(sequence.state is SequenceState.RUNNING for sequence in self._sequences.values())
         assert running == len(rows), f"{running} sequences say they run, {len(rows)} rows are occupied"

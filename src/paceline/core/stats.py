@@ -17,6 +17,8 @@ class Counters:
     prefix_hit_tokens: int = 0  # of these, taken from the cache
     preemptions: int = 0
     recomputed_tokens: int = 0  # tokens whose K/V were lost to a preemption and computed again
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
     resumed_hit_tokens: int = 0  # tokens a resumed sequence found in the cache
     finished: int = 0
     refused: int = 0

@@ -8,7 +8,6 @@ from paceline.core.batch import Batch
 from paceline.core.plan import Entered, StepPlan
 from paceline.core.request import IntArray, Sequence
 
-
 # Which prompts may be cut to the tokens left in a step (`Step.cut`), where chunked prefill is on at all.
 ANY = "any"
 FIRST = "first"  # only one that is longer than a whole step's budget, and nothing was scheduled before it
@@ -40,7 +39,7 @@ class Step:
         self.kept: dict[str, int] = {}  # sequence id -> tokens a resumed sequence had kept by hold or swap
         self.whole_kv = False  # a sequence admitted gets the blocks of all its known tokens, not just of this step's
         self.cut = ANY  # which prompts may be cut to the tokens that are left
-        self.decoded = False  # this is a turn of decodes alone
+        self.part = ""  # under ONE: the sequence whose prompt is cut
         self.closed = ""  # why the composition let nobody start, where it did not try
         self.blocked: tuple[Sequence | None, str] = (None, "")  # the first that could not be admitted, and why
 

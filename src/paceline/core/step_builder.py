@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
+from paceline.core.keeper import HOLD, RECOMPUTE, Keeper
 from paceline.core.orders import Order
 from paceline.core.plan import Entered
 from paceline.core.request import IntArray, Sequence, SequenceState
 from paceline.core.stats import Counters
-from paceline.core.step import Step
+from paceline.core.step import FIRST, ONE, Step
 from paceline.kv.interface import KVCache, Match
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """An admission or eviction that watches every step."""
+
+    def observe(self, builder: StepBuilder, step: Step) -> None:
+        """The step has been decided."""
+        ...
+
 
 NO_MATCH = Match(length=0, blocks=[], idle=0, tail_block=-1, node=None)
 
@@ -40,14 +51,27 @@ class StepBuilder:
         self.waiting = waiting
         self.totals = totals
         self.expire = expire  # ends a waiting sequence that is too late, with the reason in words
+        self.keeper = Keeper(kv, batch, config.num_host_blocks, totals)
         self.memory: Any = None  # what the composition remembers from step to step
+        self.estimates: Any = None  # what the admission remembers from step to step
+        self.step: Step | None = None  # the one being built, or the last one
+        self._observers = [part for part in (discipline.admission, discipline.eviction) if isinstance(part, Observer)]
 
     def build(self, now: float) -> Step:
         """Decide one step."""
         self.kv.begin_step()
-        step = Step(self.totals.steps, now, self.config.max_num_batched_tokens, self._chunk_limit())
-        self.discipline.composition.compose(self, step)
+        self.keeper.host.begin_step()
+        step = self._compose(now)
+        while not len(step.rows) and not step.preempted and self.keeper.drop_newest_held():
+            step = self._compose(now)  # held blocks are all that stands in the way
+        for observer in self._observers:
+            observer.observe(self, step)
         return step
+
+    def _compose(self, now: float) -> Step:
+        self.step = Step(self.totals.steps, now, self.config.max_num_batched_tokens, self._chunk_limit())
+        self.discipline.composition.compose(self, self.step)
+        return self.step
 
     # -- running sequences ------------------------------------------------------------------------------------------
 
@@ -61,8 +85,12 @@ class StepBuilder:
             limit = max(limit, config.max_num_batched_tokens // everyone)
         return limit
 
-    def run(self, step: Step, rows: IntArray) -> None:
-        """Give running rows, in the order given, the tokens they want while the budget lasts; evict to make room."""
+    def run(self, step: Step, rows: IntArray, spare: int = 0) -> None:
+        """Give running rows, in the order given, the tokens they want while the budget lasts; evict to make room.
+
+        Beside others, a row only runs while `spare` blocks are free, whether it needs them or not.
+        """
+        spare = spare if len(self.batch) > 1 else 0
         if not rows.size:
             return
         batch, everyone = self.batch, rows
@@ -75,9 +103,11 @@ class StepBuilder:
             rows, counts = rows[counts > 0], counts[counts > 0]
             total = int(counts.sum())
         ends = batch.computed[rows] + counts
-        needs = -(-ends // batch.block_size) - batch.held[rows]
-        if int(needs.sum()) > self.kv.available:
-            self._run_one_by_one(step, everyone)  # a victim's tokens may serve rows that the budget cut off
+        needs = np.maximum(-(-ends // batch.block_size) - batch.held[rows], 0)
+        blocks = int(needs.sum())
+        beyond = max(spare - int(needs[-1]), 0) if rows.size else 0  # what the last row leaves unused
+        if blocks + beyond > self.kv.available:
+            self._run_one_by_one(step, everyone, spare)  # a victim's tokens may serve rows that the budget cut off
             return
         self.give_blocks(rows, needs)
         step.put_bulk(rows, counts, total)
@@ -101,7 +131,7 @@ class StepBuilder:
             batch.block_table[np.repeat(rows, needs), np.repeat(batch.held[rows], needs) + column] = blocks
         batch.held[rows] += needs
 
-    def _run_one_by_one(self, step: Step, rows: IntArray) -> None:
+    def _run_one_by_one(self, step: Step, rows: IntArray, spare: int = 0) -> None:
         """As `run`, when blocks are short: each row in turn, preempting whom the discipline names."""
         batch, eviction = self.batch, self.discipline.eviction
         for row in rows.tolist():
@@ -110,17 +140,19 @@ class StepBuilder:
             if batch.occupant[row] is None:  # preempted for a row before it
                 continue
             count = min(int(batch.length[row] - batch.computed[row]), step.chunk_limit or step.budget, step.budget)
-            if self.make_room(step, row, count):
+            if self.make_room(step, row, count, spare if len(batch) > 1 else 0):
                 self.extend(step, row, count)
             elif not eviction.yields_turn:
                 break
 
-    def make_room(self, step: Step, row: int, count: int) -> bool:
+    def make_room(self, step: Step, row: int, count: int, spare: int = 0) -> bool:
         """Preempt until the blocks for `count` more tokens are there. False when the row itself had to go."""
         batch = self.batch
         end = int(batch.computed[row]) + count
-        while -(-end // batch.block_size) - int(batch.held[row]) > self.kv.available:
+        while max(-(-end // batch.block_size) - int(batch.held[row]), spare) > self.kv.available:
             victim = self.discipline.eviction.victim(self, row)
+            if (victim is None or victim == row) and self.keeper.drop_newest_held():
+                continue
             if victim is None:
                 return False
             self.preempt(step, batch.occupant[victim])
@@ -163,7 +195,7 @@ class StepBuilder:
                 continue
             if step.blocked[0] is None:
                 step.blocked = (sequence, reason)
-            if step.budget <= 0 or self.batch.full or not line.may_pass(sequence):
+            if step.budget <= 0 or self.batch.full or not line.may_pass(sequence, reason):
                 return
             passed.append(sequence)
             if len(passed) >= line.window:
@@ -186,38 +218,63 @@ class StepBuilder:
             return f"budget: all {self.config.max_num_batched_tokens} tokens of the step are given"
         if self.batch.full:
             return f"slots: all {self.config.max_num_seqs} are taken"
+        if step.part:
+            return f"slots: one prompt at a time is cut, and {step.part} is"
         match = self._match(sequence)
         count = int(sequence.tokens.size) - match.length
         if step.chunk_limit:
             count = min(count, step.chunk_limit)
-        if count > step.budget and not self.config.enable_chunked_prefill:
+        if count > step.budget and not self._may_cut(step):
             return f"budget: needs {count} tokens at once and {step.budget} are left"
         count = min(count, step.budget) if most is None else min(count, step.budget, most)
         if unit > 1 and match.length + count < sequence.tokens.size:
             count -= count % unit
             if count == 0:
                 return f"budget: {step.budget} tokens are left, and prompts are cut by {unit}"
+        cut = step.cut == ONE and match.length + count < sequence.tokens.size
+        if cut:
+            edge = (match.length + count) // self.config.block_size * self.config.block_size
+            if edge <= match.length and len(step.rows):
+                return f"budget: {step.budget} tokens are left, and prompts are cut between blocks"
+            count = edge - match.length if edge > match.length else count
         if (reason := self.discipline.admission.refuse(self, sequence, match, count)) is not None:
             return reason
+        step.part = sequence.id if cut else step.part
         self._start(step, sequence, match, count)
         return None
 
+    def _may_cut(self, step: Step) -> bool:
+        """May the next prompt be cut to the tokens left?"""
+        return self.config.enable_chunked_prefill and (step.cut != FIRST or not len(step.rows))
+
+    def resume_kept(self, step: Step) -> None:
+        """Bring held and swapped sequences back, in the order they arrived, until one does not fit."""
+        for sequence in sorted(self.keeper.sequences.values(), key=lambda sequence: sequence.number):
+            if (reason := self.try_admit(step, sequence)) is not None:
+                step.blocked = (sequence, reason)
+                return
+
     def _match(self, sequence: Sequence) -> Match:
         """What the cache has of the sequence; one token at least is always left to compute."""
+        if sequence.kept_tokens:
+            return self.keeper.match(sequence, NO_MATCH if sequence.kept_blocks is not None else self._cached(sequence))
+        match = self._cached(sequence)
+        return self._match_leader(sequence, match) if sequence.leader is not None else match
+
+    def _cached(self, sequence: Sequence) -> Match:
         if sequence.request.params.prompt_logprobs is not None:
             return NO_MATCH  # every prompt position has to be computed
         if sequence.key is None:
             sequence.key = sequence.tokens.tobytes()
-        match = self.kv.match(sequence.key, int(sequence.tokens.size) - 1, sequence.namespace)
-        return self._match_leader(sequence, match) if sequence.leader is not None else match
+        return self.kv.match(sequence.key, int(sequence.tokens.size) - 1, sequence.namespace)
 
     def _match_leader(self, sequence: Sequence, match: Match) -> Match:
         """A fork copies the block its running leader's prompt ends in, which is not whole and so not in the cache."""
         leader, size = sequence.leader, self.config.block_size
         length = int(sequence.tokens.size) - 1
         whole = length // size
-        if leader is None or leader.lease is not sequence.leader_lease:  # it left; its blocks are gone or written anew
-            return match
+        if leader is None or leader.row < 0 or leader.lease is not sequence.leader_lease:
+            return match  # it left; its blocks are gone or written anew
         if len(match.blocks) < whole or match.length >= length:
             return match
         return match._replace(length=length, tail_block=int(self.batch.block_table[leader.row, whole]))
@@ -226,10 +283,14 @@ class StepBuilder:
         """Move a waiting sequence into the batch with `count` tokens after those matched."""
         batch, size = self.batch, self.config.block_size
         self.waiting.remove(sequence)
-        sequence.lease = self.kv.open(match, sequence.namespace)
+        if sequence.kept_blocks is None:
+            sequence.lease = self.kv.open(match, sequence.namespace)
         end = match.length + count
-        fresh = self.kv.allocate(-(-end // size) - len(match.blocks))
-        if match.length > len(match.blocks) * size:
+        needs = int(sequence.tokens.size) if step.whole_kv else end
+        fresh = self.kv.allocate(max(-(-needs // size) - len(match.blocks), 0))
+        if sequence.kept_tokens:
+            step.kept[sequence.id] = match.length
+        if not self.keeper.swap_in(step, sequence, match, fresh) and match.length > len(match.blocks) * size:
             step.copies.append((match.tail_block, fresh[0]))
         row = batch.enter(sequence)
         batch.give_blocks(row, match.blocks)
@@ -239,12 +300,14 @@ class StepBuilder:
         step.put(row, count)
         step.entered.append(Entered(row, sequence.id, sequence.request.params, sequence.seed, sequence.prompt_length))
         step.cached[sequence.id] = match.length
+        if sequence.kept_tokens:
+            self.keeper.forget(sequence)
         (step.new if sequence.state is SequenceState.WAITING else step.resumed).append(sequence)
-        self._count_admission(sequence, match.length)
+        self._count_admission(sequence, match.length, sequence.id in step.kept)
         sequence.state = SequenceState.RUNNING
         sequence.leader = None  # should it come back, it has tokens of its own
 
-    def _count_admission(self, sequence: Sequence, cached: int) -> None:
+    def _count_admission(self, sequence: Sequence, cached: int, kept: bool) -> None:
         if sequence.state is SequenceState.WAITING:
             sequence.cached_tokens = min(cached, sequence.prompt_length)
             self.totals.prompt_tokens += sequence.prompt_length
@@ -254,23 +317,40 @@ class StepBuilder:
             again = max(sequence.lost_tokens - cached, 0)
             sequence.recomputed_tokens += again
             self.totals.recomputed_tokens += again
-            self.totals.resumed_hit_tokens += cached
+            self.totals.resumed_hit_tokens += 0 if kept else cached
 
     # -- leaving the batch ------------------------------------------------------------------------------------------
 
-    def preempt(self, step: Step, sequence: Sequence) -> None:
-        """Take a running sequence off the batch; its K/V stay in the cache, unlocked, until evicted."""
-        row, batch = sequence.row, self.batch
+    def preempt(self, step: Step, sequence: Sequence, how: str | None = None) -> None:
+        """Take a running sequence off the batch. `how`: recompute, swap or hold; None: as the eviction says.
+
+        Recompute: its K/V stay in the cache, unlocked, until evicted. So it is for who started in this very step, as
+        what it shares may not be written yet, and where a swap finds no host blocks.
+        """
+        row, batch, eviction = sequence.row, self.batch, self.discipline.eviction
         unwritten = step.take_out(row)
-        sequence.lost_tokens = int(batch.computed[row]) - unwritten
-        self.undo(row, unwritten)
+        self.undo(row, unwritten + self.not_copied(step, sequence))
+        sequence.lost_tokens = int(batch.computed[row])
         step.copies = [copy for copy in step.copies if copy[1] not in batch.blocks(row)]
-        self.vacate(sequence)
+        started = sequence in step.new or sequence in step.resumed
+        how = self.keeper.keep(step, sequence, RECOMPUTE if started else how or eviction.how)
+        if how == HOLD:
+            batch.leave(sequence)
+            sequence.key = None
+        else:
+            self.vacate(sequence)
         sequence.state = SequenceState.PREEMPTED
         sequence.preemptions += 1
         self.totals.preemptions += 1
-        step.preempted.append((sequence, "recompute"))
-        self.waiting.resume(sequence)
+        step.preempted.append((sequence, how))
+        (self.waiting.resume if eviction.front else self.waiting.add)(sequence)
+
+    def not_copied(self, step: Step, sequence: Sequence) -> int:
+        """Tokens of a sequence that were to come from the host in this step and now will not."""
+        if sequence.id not in step.found:
+            return 0
+        step.swap_in = [copy for copy in step.swap_in if copy[1] not in self.batch.blocks(sequence.row)]
+        return step.kept[sequence.id] - step.found.pop(sequence.id) * self.batch.block_size
 
     def undo(self, row: int, count: int) -> None:
         """The last `count` tokens scheduled for a row are not going to be computed."""

@@ -1,6 +1,7 @@
 """Who yields when KV is exhausted."""
 
 from paceline.core.evictions.interface import Eviction
-from paceline.core.evictions.victims import LeastLost, LeastPreferred, Newest
+from paceline.core.evictions.nobody import Nobody
+from paceline.core.evictions.victims import LatestArrival, LeastLost, LeastPreferred, Newest, ShortestOutput
 
-__all__ = ["Eviction", "LeastLost", "LeastPreferred", "Newest"]
+__all__ = ["Eviction", "LatestArrival", "LeastLost", "LeastPreferred", "Newest", "Nobody", "ShortestOutput"]

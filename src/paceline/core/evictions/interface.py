@@ -14,6 +14,16 @@ class Eviction(Protocol):
         """When a row has to give up its own place, may the rows after it still run in this step?"""
         ...
 
+    @property
+    def how(self) -> str:
+        """What happens to the victim's K/V: recompute, swap or hold."""
+        ...
+
+    @property
+    def front(self) -> bool:
+        """Does the victim wait in its old place, before those that have not started? Else behind everybody."""
+        ...
+
     def victim(self, builder: StepBuilder, row: int) -> int | None:
         """The running row to preempt so that `row` can grow; may be `row` itself. None: nobody yields."""
         ...

@@ -16,9 +16,47 @@ class Newest:
     """The one admitted last. After vLLM (fcfs)."""
 
     yields_turn: bool = False
+    how: str = "recompute"
+    front: bool = True
 
     def victim(self, builder: StepBuilder, row: int) -> int | None:
         return int(builder.batch.order[-1])
+
+
+@dataclass(frozen=True)
+class LatestArrival:
+    """The one that arrived last, whenever it was admitted. After vLLM V0 and Sarathi-Serve, which decode by arrival."""
+
+    yields_turn: bool = False
+    how: str = "recompute"
+    front: bool = True
+
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        rows = builder.batch.order
+        return int(rows[np.argmax(builder.batch.number[rows])])
+
+
+@dataclass(frozen=True)
+class ShortestOutput:
+    """The one that has generated least, of these the one with the longest prompt, of these the newest. After SGLang.
+
+    Unfinished prompts come last: a prompt yields only when at most one decode is left.
+    """
+
+    yields_turn: bool = True
+    how: str = "recompute"
+    front: bool = False
+
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        batch = builder.batch
+        rows = batch.order
+        generated = batch.length[rows] - batch.prompt_length[rows]
+        # A row of this step has all its known tokens scheduled, one still to come has one token to compute.
+        prompts = batch.length[rows] - batch.computed[rows] > 1
+        decodes = np.flatnonzero(~prompts)
+        among = decodes if decodes.size > 1 or not prompts.any() else np.flatnonzero(prompts)
+        ranked = np.lexsort((-among, -batch.prompt_length[rows[among]], generated[among]))
+        return int(rows[among[ranked[0]]])
 
 
 @dataclass(frozen=True)
@@ -26,6 +64,8 @@ class LeastPreferred:
     """The worst of (priority, arrival) among all running, wherever it stands. After vLLM (priority)."""
 
     yields_turn: bool = False
+    how: str = "recompute"
+    front: bool = True
 
     def victim(self, builder: StepBuilder, row: int) -> int | None:
         occupants = builder.batch.occupant[builder.batch.order]
@@ -40,6 +80,8 @@ class LeastLost:
     """
 
     yields_turn: bool = True
+    how: str = "recompute"
+    front: bool = True
 
     def victim(self, builder: StepBuilder, row: int) -> int | None:
         batch = builder.batch
