@@ -119,6 +119,7 @@ class World:
         self.config = config
         self.scheduler = Scheduler(config, discipline_named(discipline, order).with_knobs(knobs or {}))
         self.contents = np.full((config.num_blocks, config.block_size), POISON)
+        self.host = np.full((config.num_host_blocks, config.block_size), POISON)
         self.references: dict[str, Reference] = {}
         self.live: dict[str, Any] = {}  # sequence id -> Sequence
         self.ended: dict[str, Any] = {}
@@ -159,6 +160,8 @@ class World:
         total = min(config.max_model_len, size + (ask.max_tokens or 0))  # of which the last needs no K/V
         if ask.max_tokens is None:
             total = min(config.max_model_len, config.num_blocks * config.block_size + 1)
+        if any(size + min(count, max(total - size, 0)) >= total for _, count in ask.resumed or ()):
+            return True
         return self.scheduler.discipline.admission.most_blocks(config, size, total) > config.num_blocks
 
     def add(self, ask: Ask) -> bool:
@@ -222,6 +225,9 @@ class World:
         self.trace.append(("schedule", self.now))
         plan = scheduler.schedule(self.now)
         scheduler.check()
+        for sequence in scheduler.take_ended():
+            self._judge_ended(sequence)
+        self.forget_rows_of_ended()
         self._judge_decision(plan)
         self.now += seconds
         if plan is None:
@@ -260,10 +266,14 @@ class World:
             self._judge_empty(preempted)
             self.log.append(json.dumps({"empty": True, "preempted": preempted, "why": why}))
             return
-        assert plan.rows.size == plan.counts.size == plan.starts.size == plan.samples.size > 0
+        assert plan.rows.size == plan.counts.size == plan.starts.size == plan.samples.size
+        assert plan.rows.size or plan.swap_out.size
         assert (plan.counts > 0).all() and int(plan.counts.sum()) <= config.max_num_batched_tokens
         assert len(set(plan.rows.tolist())) == plan.rows.size, "a row is scheduled twice"
         assert len(scheduler.batch) <= config.max_num_seqs
+        for moves in (plan.swap_out, plan.swap_in):
+            assert len(set(moves[:, 1].tolist())) == len(moves), "two blocks are swapped into one"
+        assert not {*plan.swap_out[:, 1].tolist()} & {*plan.swap_in[:, 0].tolist()}, "a host block moves twice"
         if plan.copies.size:
             assert len(set(plan.copies[:, 1].tolist())) == len(plan.copies), "two copies into one block"
         fresh = {entered.row for entered in plan.entered}
@@ -274,6 +284,8 @@ class World:
             self.rows[entered.row] = name
             self.computed[name] = decided.cached[name]
             self.chunks[name] = []
+            if name in decided.kept:
+                continue
             if self.references[name].ask.prompt_logprobs is not None:
                 assert decided.cached[name] == 0, "a prompt whose logprobs are asked for must be computed"
             if not config.enable_prefix_caching and self.live[name].index == 0:
@@ -299,6 +311,8 @@ class World:
                 {
                     "scheduled": lengths,
                     "copies": plan.copies.tolist(),
+                    "swap_out": plan.swap_out.tolist(),
+                    "swap_in": plan.swap_in.tolist(),
                     "entered": [entered[:2] for entered in plan.entered],
                     "cached": decided.cached,
                     "preempted": preempted,
@@ -313,7 +327,7 @@ class World:
     def _judge_empty(self, preempted: list[str]) -> None:
         """An empty step with somebody waiting: nobody could have started."""
         scheduler, config = self.scheduler, self.config
-        if preempted:
+        if preempted or scheduler.discipline.empty_steps:
             return
         assert len(scheduler.batch) == 0 or scheduler.waiting, "sequences run, nobody waits, and the step is empty"
         for sequence in scheduler.waiting:
@@ -325,10 +339,15 @@ class World:
             assert reason is not None, f"the step is empty although {sequence.id} could start"
 
     def _execute(self, plan: StepPlan) -> StepResult:
-        """Copies, then writes, then reads; the tokens sampled follow from what was read."""
+        """Swaps and copies, then writes, then reads; the tokens sampled follow from what was read."""
         size, contents = self.config.block_size, self.contents
+        leaving = contents[plan.swap_out[:, 0]]
         sources = contents[plan.copies[:, 0]] if plan.copies.size else None
-        fresh = {entered.row for entered in plan.entered}
+        decided = self.scheduler.step
+        assert decided is not None
+        # Who was held has its blocks as it left them; who comes back from the host gets all of its own.
+        held = decided.kept.keys() - decided.swapped_in.keys()
+        fresh = {entered.row for entered in plan.entered if entered.sequence_id not in held}
         spans = []
         for row, start, count in zip(plan.rows.tolist(), plan.starts.tolist(), plan.counts.tolist(), strict=True):
             end = start + count
@@ -336,8 +355,10 @@ class World:
             # What a block held before it was given to this sequence is unknown, whatever it happens to be.
             contents[table[start // size if row in fresh else -(-start // size) :]] = POISON
             spans.append((self.references[self.rows[row]], row, start, end, table))
+        self.host[plan.swap_out[:, 1]] = leaving
         if sources is not None:
             contents[plan.copies[:, 1]] = sources
+        contents[plan.swap_in[:, 1]] = self.host[plan.swap_in[:, 0]]
         written: list[int] = []
         for reference, row, start, end, table in spans:
             assert plan.tokens[row, :end].tolist() == reference.tokens[:end], f"{self.rows[row]} has other tokens"
@@ -361,18 +382,27 @@ class World:
         assert [sequence.id for sequence in events.sequences] == expected
         assert [sampled[index] for index in events.sampled.tolist()] == expected
         finished = {sequence.id for sequence in events.finished}
-        for name in finished:
-            sequence, reference = self.live.pop(name), self.references[name]
-            assert sequence.state is SequenceState.FINISHED
-            assert sequence.tokens.tolist() == reference.tokens, f"{name} said something else than alone"
-            assert sequence.finish_reason is reference.reason, name
-            assert self.chunks[name][0][0] + sum(count for _, count in self.chunks[name]) == len(reference.tokens) - 1
-            self.ended[name] = sequence
+        for sequence in events.finished:
+            self._judge_ended(sequence)
         for row, name in list(self.rows.items()):
             if name not in self.live:
                 del self.rows[row], self.computed[name]
         for name in expected:
             assert name in finished or self.live[name].state is SequenceState.RUNNING
+
+    def _judge_ended(self, sequence: Any) -> None:
+        """The scheduler ended it: it said all it says alone, or as far as it came before its time was up."""
+        name = sequence.id
+        if sequence.finish_reason is FinishReason.EXPIRED:
+            assert sequence.finish_detail
+            self._left(sequence, FinishReason.EXPIRED)
+            return
+        reference = self.references[name]
+        assert self.live.pop(name) is sequence and sequence.state is SequenceState.FINISHED
+        assert sequence.tokens.tolist() == reference.tokens, f"{name} said something else than alone"
+        assert sequence.finish_reason is reference.reason, name
+        assert self.chunks[name][0][0] + sum(count for _, count in self.chunks[name]) == len(reference.tokens) - 1
+        self.ended[name] = sequence
 
     def forget_rows_of_ended(self) -> None:
         """An abort between steps takes its rows with it."""
@@ -423,6 +453,7 @@ class World:
         assert scheduler.schedule(self.now) is None
         scheduler.check()
         assert kv.available == self.config.num_blocks
+        assert scheduler.builder.keeper.host.available == self.config.num_host_blocks
         stats = scheduler.stats()
         assert stats.running == stats.waiting == stats.blocks_held == 0
         assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
@@ -454,6 +485,14 @@ class Script:
             world.turn(self.before.get(turn, ()), self.mid.get(turn, ()), turn in self.fails, self.seconds)
         world.drain()
         return world
+
+
+def sensible(config: SchedulerConfig, discipline: str) -> SchedulerConfig:
+    """The settings with those changed that the discipline insists on."""
+    pinned = {name: value for name, (value, _) in discipline_named(discipline).fixed.items()}
+    if pinned.get("enable_chunked_prefill") is False:
+        pinned["max_num_batched_tokens"] = max(config.max_num_batched_tokens, config.max_model_len)
+    return replace(config, **pinned)
 
 
 def crowded_config(random: Random) -> SchedulerConfig:
@@ -553,13 +592,14 @@ def random_knobs(random: Random, discipline: str) -> dict[str, Any]:
         name: random.choice(choices)
         for name, choices in KNOBS.items()
         if type(values.get(name)) is int and values[name] > 1 and random.random() < 0.6
-    }
+    } | ({"how": random.choice(["recompute", "swap", "swap", "hold"])} if "how" in values else {})
 
 
 def random_script(random: Random, discipline: str, order: str, distinct: bool = False) -> Script:
     """`distinct`: no two sequences are equal in priority and arrival."""
     crowded = random.random() < 0.5
-    config = crowded_config(random) if crowded else random_config(random)
+    config = sensible(crowded_config(random) if crowded else random_config(random), discipline)
+    config = replace(config, num_host_blocks=random.choice([0, 3, 8, 64]))
     longest = max(config.max_model_len * 3 // 4, 2)
     bases = [
         tuple(random.randrange(VOCABULARY) for _ in range(random.randint(1, longest)))

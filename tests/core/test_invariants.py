@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from paceline.core.disciplines import DISCIPLINES
 from paceline.core.disciplines import discipline as discipline_named
+from paceline.core.evictions import Nobody
 from paceline.core.plan import StepResult
 from paceline.core.scheduler import Scheduler
 from paceline.errors import RequestError
@@ -33,6 +34,7 @@ from tests.core.driver import (
     random_ask,
     random_config,
     random_script,
+    sensible,
 )
 
 ROWS = [(name, order) for name, row in DISCIPLINES.items() for order in dict.fromkeys((row.order, "fcfs", "priority"))]
@@ -62,7 +64,8 @@ def test_random_schedules_keep_every_invariant(discipline: str, order: str) -> N
         copies += sum('"copies": [[' in line for line in world.log)
         assert totals.finished == len(world.ended)
     # The schedules are worth something only when they get there.
-    assert preemptions > 10 and hits > 100
+    assert hits > 100
+    assert preemptions == 0 if isinstance(DISCIPLINES[discipline].eviction, Nobody) else preemptions > 10
     assert copies > 10 or DISCIPLINES[discipline].cache != "radix"
 
 
@@ -87,7 +90,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 10_000))
     def begin(self, seed: int) -> None:
         random = Random(seed)
-        config = random_config(random)
+        config = sensible(random_config(random), self.discipline)
         self.world = World(config, self.discipline, self.order)
         longest = max(config.max_model_len * 3 // 4, 2)
         self.bases = [tuple(random.randrange(3) for _ in range(longest)) for _ in range(2)]

@@ -566,6 +566,13 @@ def test_a_request_taken_over_goes_on_where_it_was() -> None:
     assert set(w.ended) == {"r", "r#2"}
 
 
+def test_a_sequence_that_has_all_its_tokens_cannot_be_resumed() -> None:
+    w = world()
+    with pytest.raises(RequestError, match=r"sequence 1 to resume has 6 prompt and 4 generated tokens, and 10 in all"):
+        w.scheduler.add(w.request(Ask("r", tokens(10, 6), n=2, max_tokens=4, resumed=((0, 3), (1, 4)))), 0.0)
+    assert not w.scheduler.has_work()
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

@@ -163,6 +163,13 @@ class Scheduler:
                 param="max_tokens",
                 code="kv_capacity_exceeded",
             )
+        for index, generated in (request.resumed or {}).items():
+            if prompt + int(generated.size) >= most:
+                raise RequestError(
+                    f"sequence {index} to resume has {prompt} prompt and {generated.size} generated tokens, and {most} "
+                    "in all is the most it may have: it has ended",
+                    param="resumed",
+                )
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
