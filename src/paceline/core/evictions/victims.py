@@ -51,8 +51,7 @@ class ShortestOutput:
         batch = builder.batch
         rows = batch.order
         generated = batch.length[rows] - batch.prompt_length[rows]
-        # A row of this step has all its known tokens scheduled, one still to come has one token to compute.
-        prompts = batch.length[rows] - batch.computed[rows] > 1
+        prompts = (batch.length[rows] - batch.computed[rows] > 1) | (generated == 0)
         decodes = np.flatnonzero(~prompts)
         among = decodes if decodes.size > 1 or not prompts.any() else np.flatnonzero(prompts)
         ranked = np.lexsort((-among, -batch.prompt_length[rows[among]], generated[among]))
