@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -226,6 +225,7 @@ def decisions(scheduler: Scheduler, trace: list[tuple[Any, ...]]) -> list[Any]:
 
 @rows
 def test_a_second_scheduler_fed_the_same_trace_takes_the_same_decisions(discipline: str, order: str) -> None:
+    steps = 0
     for seed in range(1000, 1030):
         script = random_script(Random(seed), discipline, order, equals_livelock(discipline, order))
         world = script.play()
@@ -234,4 +234,5 @@ def test_a_second_scheduler_fed_the_same_trace_takes_the_same_decisions(discipli
         assert first == second
         scheduled = [line for line in first if isinstance(line, list) and line and isinstance(line[0], list)]
         assert len(scheduled) == world.steps, "the trace leads elsewhere than the run it was taken from"
-    assert np.int32(world.steps) > 0
+        steps += world.steps
+    assert steps > 100

@@ -62,17 +62,17 @@ class Discipline:
 
     def with_knobs(self, values: Mapping[str, Any]) -> Discipline:
         """The same discipline with some numbers changed. ConfigError for a name it does not have or a wrong type."""
-        changed = self
+        changes: dict[str, dict[str, Any]] = {}  # all of one object at once: it checks them together
         for name, value in values.items():
             owner = next((p for p, part in self._parts().items() if name in {s.name for s in fields(part)}), None)
             if owner is None:
                 raise ConfigError(
                     f"knob of {self.name}", name, "one of " + (", ".join(self.knobs()) or "none: it has no knobs")
                 )
-            part = getattr(changed, owner)
-            checked = _like(f"knob {name} of {self.name}", value, getattr(part, name))
-            changed = replace(changed, **{owner: replace(part, **{name: checked})})
-        return changed
+            checked = _like(f"knob {name} of {self.name}", value, getattr(getattr(self, owner), name))
+            changes.setdefault(owner, {})[name] = checked
+        parts = {owner: replace(getattr(self, owner), **checked) for owner, checked in changes.items()}
+        return replace(self, **parts)
 
     def _parts(self) -> dict[str, Any]:
         """The dataclass objects of the row, by the field they are in."""

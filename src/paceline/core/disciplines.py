@@ -9,6 +9,7 @@ from paceline.core.compositions import MixedChunks
 from paceline.core.discipline import Discipline
 from paceline.core.evictions import LeastLost, LeastPreferred, Newest
 from paceline.core.head_of_line import Skip, Stop
+from paceline.core.rows import chunked, closed, huggingface, nvidia, prefill_first
 from paceline.errors import ConfigError
 
 DISCIPLINES: dict[str, Discipline] = {
@@ -35,12 +36,20 @@ DISCIPLINES: dict[str, Discipline] = {
             forks=False,
             evictions=MappingProxyType({"priority": LeastPreferred()}),
         ),
+        *closed.ROWS,
+        *nvidia.ROWS,
+        *huggingface.ROWS,
+        *chunked.ROWS,
+        *prefill_first.ROWS,
     )
 }
+
+ALIASES = {"triton": "dynamic"}
 
 
 def discipline(name: str, order: str | None = None) -> Discipline:
     """The row of that name, under its own or the given queue policy. ConfigError for a name not in the table."""
+    name = ALIASES.get(name, name)
     if name not in DISCIPLINES:
         raise ConfigError("--discipline", name, "one of " + ", ".join(DISCIPLINES))
     row = DISCIPLINES[name]

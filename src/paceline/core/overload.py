@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.core.request import Request
+from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline.core.scheduler import Scheduler
@@ -16,8 +17,8 @@ class Overload(Protocol):
         """Why the request is not let in; None: it is."""
         ...
 
-    def priority(self, request: Request) -> int:
-        """The priority it waits with: what the client asked for, or what the door makes of it."""
+    def priority(self, request: Request, order: str) -> int:
+        """The priority it waits with under that order: what the client asked for, or what the door makes of it."""
         ...
 
 
@@ -28,5 +29,25 @@ class Accept:
     def refuse(self, scheduler: Scheduler, request: Request, now: float) -> str | None:
         return None
 
-    def priority(self, request: Request) -> int:
+    def priority(self, request: Request, order: str) -> int:
+        return request.priority
+
+
+@dataclass(frozen=True)
+class MostRequests:
+    """At most so many requests inside, whatever they do there. After TGI."""
+
+    max_concurrent_requests: int = 128
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent_requests < 1:
+            raise ConfigError("max_concurrent_requests", self.max_concurrent_requests, "a whole number of at least 1")
+
+    def refuse(self, scheduler: Scheduler, request: Request, now: float) -> str | None:
+        inside = scheduler.num_requests
+        if inside < self.max_concurrent_requests:
+            return None
+        return f"overloaded: {inside} requests are inside and {self.max_concurrent_requests} may be; try again later"
+
+    def priority(self, request: Request, order: str) -> int:
         return request.priority

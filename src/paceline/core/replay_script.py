@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.config import SchedulerConfig
-from paceline.core.disciplines import DISCIPLINES
+from paceline.core.disciplines import ALIASES, DISCIPLINES
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.orders import ORDERS
 from paceline.core.params import SamplingParams
@@ -104,7 +104,7 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
     for key in own.keys() & config.keys():
         own[key] = config[key]
     name = discipline or own["discipline"]
-    _one_of("config.discipline", name, DISCIPLINES)
+    _one_of("config.discipline", name, [*DISCIPLINES, *ALIASES])
     if own["order"] is not None:
         _one_of("config.order", own["order"], ORDERS)
     row = discipline_named(name, own["order"])

@@ -1,0 +1,1 @@
+"""Rows of the table of disciplines, by where they come from."""
