@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 
-from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import DISCIPLINES
+from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.params import SamplingParams
 from paceline.core.plan import StepResult
 from paceline.core.request import Request
@@ -29,16 +29,18 @@ PROMPT = 64
 def steady(running: int, discipline: str, steps: int) -> Scheduler:
     """A scheduler whose `running` sequences have all been prefilled; their lengths differ modulo the block size."""
     longest = PROMPT + BLOCK_SIZE + steps + 64
-    scheduler = Scheduler(
-        SchedulerConfig(
-            num_blocks=running * (longest // BLOCK_SIZE + 2) + 64,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=max(running, 1),
-            max_num_batched_tokens=max(8192, running),
-            max_model_len=longest + BLOCK_SIZE,
-        ),
-        discipline,
+    row = discipline_named(discipline)
+    if "max_concurrent_requests" in row.knobs():
+        row = row.with_knobs({"max_concurrent_requests": running})
+    config = row.configure(
+        num_blocks=running * (longest // BLOCK_SIZE + 2) + 64,
+        block_size=BLOCK_SIZE,
+        max_num_seqs=max(running, 1),
+        max_num_batched_tokens=max(8192, running * (PROMPT + BLOCK_SIZE)),  # a closed batch takes all prompts at once
+        max_model_len=longest + BLOCK_SIZE,
+        enable_prefix_caching=True,
     )
+    scheduler = Scheduler(config, row)
     params = SamplingParams(max_tokens=steps + 64, ignore_eos=True)
     for index in range(running):
         length = PROMPT + index % BLOCK_SIZE
