@@ -1,4 +1,4 @@
-"""Traffic and how it is judged: requests, arrivals, traces, generators and metrics, shared by load tests and simulation.
+"""Traffic and how it is judged: requests, arrivals, traces, generators, metrics; load tests and simulation share it.
 
 Standard library and numpy only. Nothing here reads a clock, and every random number comes from a seed that is given.
 """

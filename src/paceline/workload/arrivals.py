@@ -95,7 +95,7 @@ class Gamma:
         return f"gamma gaps, {self.rate:g}/s, burstiness {self.burstiness:g} (CV {self.burstiness**-0.5:.2g})"
 
 
-def Poisson(rate: float) -> Gamma:  # noqa: N802  (a kind of arrivals, as its neighbours)
+def Poisson(rate: float) -> Gamma:
     """Independent exponential gaps."""
     return Gamma(rate, 1.0)
 
@@ -185,11 +185,11 @@ def spread_ticks(at: Times, seed: int = 0) -> Times:
     gaps = np.diff(ticks)
     width = np.append(gaps, np.median(gaps) if gaps.size else 0.0)
     spread = at + np.random.default_rng(seed).random(at.size) * width[where]
-    return np.sort(spread)
+    return np.asarray(np.sort(spread))
 
 
 def dispersion(at: Times, width: float) -> float:
-    """Variance over mean of the counts in bins of `width` seconds: 1 for Poisson, above 1 for bursts. NaN: too short."""
+    """Variance over mean of the counts in bins of `width` seconds: 1 for Poisson, above for bursts. NaN: too short."""
     if at.size < 2 or at[-1] - at[0] < 4 * width:
         return float("nan")
     counts = np.bincount(((at - at[0]) / width).astype(np.int64))[:-1]

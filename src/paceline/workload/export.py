@@ -129,12 +129,16 @@ def distribution_values(one: Distribution) -> dict[str, Any]:
     }
 
 
-def clean(value: Any) -> Any:
+def clean(values: dict[str, Any]) -> dict[str, Any]:
     """The same with NaN and infinity as null, which JSON has no word for."""
+    return {key: _clean(inner) for key, inner in values.items()}
+
+
+def _clean(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: clean(inner) for key, inner in value.items()}
+        return clean(value)
     if isinstance(value, list):
-        return [clean(inner) for inner in value]
+        return [_clean(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -107,12 +107,11 @@ def _interpolated(ascending: Floats, percent: float) -> float:
 def _interval(values: Floats, ascending: Floats, value: float, share: float) -> tuple[float | None, float | None]:
     effective = max(int(values.size / _likeness(values, value, share)), 1)
     low, high = binomial_ranks(effective, share)
-    scale = values.size / effective
-    if low is not None:
-        low = float(ascending[min(int((low - 1) * scale), values.size - 1)])
-    if high is not None:
-        high = float(ascending[min(math.ceil(high * scale) - 1, values.size - 1)])
-    return low, high
+    scale, last = values.size / effective, values.size - 1
+    return (
+        None if low is None else float(ascending[min(int((low - 1) * scale), last)]),
+        None if high is None else float(ascending[min(math.ceil(high * scale) - 1, last)]),
+    )
 
 
 def binomial_ranks(count: int, share: float, confidence: float = 0.95) -> tuple[int | None, int | None]:

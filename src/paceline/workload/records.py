@@ -65,7 +65,7 @@ class Records:
 
     @property
     def ok(self) -> NDArray[np.bool_]:
-        return self.outcome == Outcome.OK
+        return np.asarray(self.outcome == Outcome.OK)
 
     @property
     def ttft(self) -> Floats:

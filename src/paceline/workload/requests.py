@@ -26,10 +26,10 @@ class WorkloadError(PacelineError):
 class TimedRequest:
     """One generation that a client asks for.
 
-    The prompt is given in one of three ways: `prompt` (token ids), `text`, or `parts`. A part is (key, length): the first
-    `length` tokens of an endless stream that the key names. Two requests share a prefix exactly as far as their leading
-    parts have equal keys and lengths (and into the first part that differs only by length). A trace's 512-token block
-    hashes are parts of 512; a system prompt is one long part; a conversation is its turns.
+    The prompt is given in one of three ways: `prompt` (token ids), `text`, or `parts`. A part is (key, length): the
+    first `length` tokens of an endless stream that the key names. Two requests share a prefix exactly as far as their
+    leading parts have equal keys and lengths (and into the first part that differs only by length). A trace's 512-token
+    block hashes are parts of 512; a system prompt is one long part; a conversation is its turns.
     """
 
     id: str
@@ -135,7 +135,9 @@ class Workload:
         outputs = sum(request.output_len for request in self.requests)
         count = max(len(self), 1)
         line = f"{self.name}: {len(self)} requests, mean {prompts / count:.0f} tokens in, {outputs / count:.0f} out"
-        if self.timed and self.duration > 0:
+        if any(request.after is not None for request in self.requests):
+            line += f", in {len({request.session for request in self.requests})} conversations"
+        elif self.timed and self.duration > 0:
             line += f", over {self.duration:.1f} s ({(len(self) - 1) / self.duration:.3g} requests/s)"
         for reason, rows in self.skipped.items():
             line += f"; {rows} left out: {reason}"
@@ -198,4 +200,4 @@ def stream_tokens(key: int, length: int, vocabulary: int, seed: int = 0, first: 
     values ^= values >> np.uint64(27)
     values *= np.uint64(0x94D049BB133111EB)
     values ^= values >> np.uint64(31)
-    return (values % np.uint64(vocabulary - first)).astype(np.int32) + np.int32(first)
+    return np.asarray((values % np.uint64(vocabulary - first)).astype(np.int32) + np.int32(first), np.int32)

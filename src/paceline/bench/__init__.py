@@ -1,0 +1,1 @@
+"""Load tests of OpenAI-compatible servers: client, figures, report."""
