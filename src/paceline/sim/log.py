@@ -1,0 +1,119 @@
+"""What a simulated run leaves behind: one row per request in plain columns, and running totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.workload.records import Outcome, PooledGaps, Records
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_FLUSH = 8192  # gaps collected before they are counted
+
+
+class RunLog:
+    """Columns over the requests of a run, in the order of the workload. About 70 bytes a request, whatever its length."""
+
+    def __init__(self, count: int) -> None:
+        self.scheduled: Floats = np.full(count, np.nan)  # when it was due
+        self.started: Floats = np.full(count, np.nan)  # first put into a step
+        self.first: Floats = np.full(count, np.nan)  # first token
+        self.last: Floats = np.full(count, np.nan)  # its latest token
+        self.outcome: npt.NDArray[np.int8] = np.full(count, Outcome.INCOMPLETE, np.int8)
+        self.tokens: npt.NDArray[np.int32] = np.zeros(count, np.int32)  # generated
+        self.cached: npt.NDArray[np.int32] = np.full(count, -1, np.int32)
+        self.preemptions: npt.NDArray[np.int16] = np.zeros(count, np.int16)
+        self.replica: npt.NDArray[np.int16] = np.full(count, -1, np.int16)
+        self.gaps = PooledGaps()
+        self.messages: dict[str, int] = {}  # why requests were refused or given up -> how many
+        self._pending: list[Floats] = []
+        self._weights: list[int] = []
+        self._size = 0
+
+    def add_gaps(self, gaps: Floats, weight: int = 1) -> None:
+        """Gaps between tokens, each of `weight` sequences; NaN: there was no token before."""
+        self._pending.append(gaps)
+        self._weights.append(weight)
+        self._size += gaps.size
+        if self._size > _FLUSH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Count what was collected."""
+        if not self._pending:
+            return
+        gaps = np.concatenate(self._pending)
+        weights = np.repeat(np.array(self._weights, np.int64), [part.size for part in self._pending])
+        self._pending, self._weights, self._size = [], [], 0
+        known = ~np.isnan(gaps)
+        if not known.all():
+            gaps, weights = gaps[known], weights[known]
+        pool = self.gaps
+        bins = (np.log(np.maximum(gaps, pool.FLOOR) / pool.FLOOR) / np.log(pool.WIDTH)).astype(np.int64)
+        np.minimum(bins, pool.counts.size - 1, out=bins)
+        counted = np.bincount(bins, weights).astype(np.int64)
+        pool.counts[: counted.size] += counted
+        pool.total += float((gaps * weights).sum())
+
+    def say(self, message: str) -> None:
+        """Count a reason."""
+        self.messages[message] = self.messages.get(message, 0) + 1
+
+    def records(self, prompt_tokens: Ints, tenant: Ints, tenants: list[str]) -> Records:
+        """For the metrics, which want requests in the order they were due."""
+        self.flush()
+        order = np.argsort(self.scheduled, kind="stable")
+        known = order[~np.isnan(self.scheduled[order])]
+        return Records(
+            scheduled=self.scheduled[known],
+            sent=self.scheduled[known],
+            first=self.first[known],
+            last=self.last[known],
+            outcome=self.outcome[known].astype(np.int64),
+            prompt_tokens=prompt_tokens[known],
+            output_tokens=self.tokens[known].astype(np.int64),
+            cached_tokens=self.cached[known].astype(np.int64),
+            tenant=tenant[known],
+            tenants=tenants,
+            gaps=self.gaps,
+        )
+
+
+@dataclass
+class Usage:
+    """What a replica did, as integrals over time."""
+
+    seconds: float = 0.0  # with something inside
+    running: float = 0.0  # sequence-seconds in the batch
+    waiting: float = 0.0
+    kv: float = 0.0  # share of the blocks that are held, times seconds
+    kv_histogram: Floats = field(default_factory=lambda: np.zeros(102))  # seconds by held share, in hundredths
+    steps: int = 0
+    fast_steps: int = 0  # of these, taken together with others
+
+    def add(self, seconds: float, running: int, waiting: int, share: float) -> None:
+        self.seconds += seconds
+        self.running += running * seconds
+        self.waiting += waiting * seconds
+        self.kv += share * seconds
+        self.kv_histogram[int(share * 100)] += seconds
+
+    def merge(self, other: Usage) -> None:
+        self.seconds += other.seconds
+        self.running += other.running
+        self.waiting += other.waiting
+        self.kv += other.kv
+        self.kv_histogram = self.kv_histogram + other.kv_histogram
+        self.steps += other.steps
+        self.fast_steps += other.fast_steps
+
+    def kv_percentile(self, percent: float) -> float:
+        """Held share that is not exceeded for `percent` of the busy time, to a hundredth."""
+        total = self.kv_histogram.cumsum()
+        if not total[-1]:
+            return 0.0
+        return float(min(np.searchsorted(total, total[-1] * percent / 100), 100)) / 100

@@ -1,0 +1,295 @@
+"""One engine under a virtual clock: the scheduler itself, and an executor whose steps take modelled time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from paceline.core.config import SchedulerConfig
+from paceline.core.discipline import Discipline
+from paceline.core.plan import StepPlan, StepResult
+from paceline.core.request import FinishReason, IntArray, Sequence
+from paceline.core.scheduler import Scheduler
+from paceline.core.steady import SteadyDecode
+from paceline.errors import PacelineError, RequestError
+from paceline.sim.executor import SimulatedExecutor
+from paceline.sim.latency import FloatArray, StepTimes
+from paceline.sim.log import RunLog, Usage
+from paceline.sim.prompts import SimulatedRequest
+from paceline.workload.records import Outcome
+
+MOST_AT_ONCE = 256  # decode steps foreseen together
+RETRIES = 256  # empty steps in a row after which nothing is expected to change
+
+Ended = Callable[[int, float], None]
+
+
+class SimulationError(PacelineError):
+    """The simulated system came to a state it cannot leave. The message says who waits, and why."""
+
+
+class Replica:
+    """`submit` gives it a request at a time; `process` moves it past its next change, which is due at `next`.
+
+    Changes are made in order of time by whoever owns the replica. Requests that arrive during a step wait for its end,
+    as an engine's do. Decode steps that nothing interrupts are taken together, with the same outcome.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        config: SchedulerConfig,
+        discipline: Discipline,
+        times: StepTimes,
+        log: RunLog,
+        ended: Ended,
+        *,
+        block_bytes: float = 0.0,
+        pcie_bandwidth: float = 32e9,
+        fast: bool = True,
+        watch: Callable[[Replica, StepPlan, float], None] | None = None,
+    ) -> None:
+        """`watch` sees every planned step and its start, and needs `fast=False`."""
+        self.index = index
+        self.scheduler = Scheduler(config, discipline)
+        self.executor = SimulatedExecutor(times, config.max_num_seqs, block_bytes, pcie_bandwidth)
+        self.log = log
+        self.usage = Usage()
+        self.clock = 0.0  # of the last step boundary
+        self.next = math.inf  # when it changes next
+        self.load = 0  # requests inside
+        self.load_tokens = 0  # prompt and generated tokens of these requests, as asked for
+        self.alive = True
+        self._ended = ended
+        self._watch = watch
+        self._steady = SteadyDecode(self.scheduler)
+        self._fast = fast and self._steady.possible and watch is None
+        self._pending: list[SimulatedRequest] = []  # arrived, not yet seen by the scheduler
+        self._inside: dict[int, SimulatedRequest] = {}
+        self._rows: IntArray = np.zeros(config.max_num_seqs, np.int32)  # row -> index of its request in the log
+        self._plan: StepPlan | None = None
+        self._result: StepResult | None = None
+        self._ends: FloatArray | None = None  # of the decode steps foreseen
+        self._retries = 0
+
+    # -- requests in and out ----------------------------------------------------------------------------------------
+
+    def submit(self, request: SimulatedRequest, now: float) -> None:
+        """A request arrives. `now` is not before anything processed so far."""
+        self._inside[request.index] = request
+        self.load += 1
+        self.load_tokens += _size(request)
+        self.log.replica[request.index] = self.index
+        self._pending.append(request)
+        if self.next == math.inf or (self._plan is None and self._ends is None):
+            self.clock = max(self.clock, now)  # idle, or looking for something to do
+            self.next = self.clock
+        elif self._ends is not None and len(self._pending) == 1:
+            self._cut(now)
+
+    def _cut(self, now: float) -> None:
+        """Of the steps foreseen, keep those that start before `now`."""
+        assert self._ends is not None
+        if self.clock >= now:
+            self._ends, self.next = None, self.clock
+            return
+        kept = 1 + int(np.searchsorted(self._ends[:-1], now, "left"))
+        self._ends = self._ends[:kept]
+        self.next = float(self._ends[-1])
+
+    def _leave(self, sequence: Sequence, now: float, outcome: Outcome) -> None:
+        request = sequence.request
+        assert isinstance(request, SimulatedRequest)
+        index, log = request.index, self.log
+        log.outcome[index] = outcome
+        log.cached[index] = sequence.cached_tokens
+        log.preemptions[index] = sequence.preemptions
+        if sequence.first_scheduled is not None:
+            log.started[index] = sequence.first_scheduled
+        log.tokens[index] = sequence.tokens.size - sequence.prompt_length
+        if outcome is not Outcome.OK:
+            log.last[index] = now
+        self._forget(request, now)
+
+    def _forget(self, request: SimulatedRequest, now: float) -> None:
+        del self._inside[request.index]
+        self.load -= 1
+        self.load_tokens -= _size(request)
+        self._ended(request.index, now)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def process(self) -> None:
+        """Make the change that is due at `next`, and decide what comes after it."""
+        now = self.next
+        if self._ends is not None:
+            self._take(self._ends)
+        elif self._plan is not None:
+            self._complete(now)
+        self._decide(now)
+
+    def _take(self, ends: FloatArray) -> None:
+        """The decode steps foreseen are over."""
+        self._ends = None
+        scheduler, log = self.scheduler, self.log
+        order = scheduler.batch.order
+        count, rows = ends.size, order.size
+        before, waiting = scheduler.kv.available, scheduler.num_waiting
+        indexes = self._rows[order]
+        log.add_gaps(ends[0] - log.last[indexes])
+        if count > 1:
+            log.add_gaps(np.diff(ends), rows)
+        now = float(ends[-1])
+        log.last[indexes] = now
+        ended = self._steady.take(count, self.executor.row_tokens[order])
+        held = 1 - (before + scheduler.kv.available) / (2 * scheduler.config.num_blocks)
+        self.usage.add(now - self.clock, rows, waiting, max(held, 0.0))
+        self.usage.steps += count
+        self.usage.fast_steps += count
+        self.clock = now
+        for sequence in ended:
+            self._leave(sequence, now, Outcome.OK)
+
+    def _complete(self, now: float) -> None:
+        """The step in flight is over."""
+        plan, result, log, scheduler = self._plan, self._result, self.log, self.scheduler
+        assert plan is not None and result is not None
+        self._plan = self._result = None
+        rows = plan.rows[plan.samples]
+        indexes = self._rows[rows]
+        previous = log.last[indexes]
+        held = 1 - scheduler.kv.available / scheduler.config.num_blocks
+        self.usage.add(now - self.clock, scheduler.num_running, scheduler.num_waiting, held)
+        self.usage.steps += 1
+        events = scheduler.complete(result, now)
+        log.add_gaps(now - previous)
+        log.last[indexes] = now
+        fresh = np.isnan(previous)
+        if fresh.any():
+            log.first[indexes[fresh]] = now
+        self.clock = now
+        for sequence in events.finished:
+            self._leave(sequence, now, Outcome.OK)
+
+    def _decide(self, now: float) -> None:
+        """At a step boundary: take requests in, and start the next step."""
+        if self._pending:
+            self._admit(now)
+        scheduler = self.scheduler
+        if not scheduler.has_work():
+            self.next = math.inf
+            return
+        if self._fast and (count := self._steady.steps()):
+            batch = scheduler.batch
+            rows = int(batch.order.size)
+            context = int(batch.length[batch.order].sum())
+            seconds = self.executor.times.decode_run(rows, context, min(count, MOST_AT_ONCE))
+            ends = np.empty(seconds.size + 1)
+            ends[0] = now
+            ends[1:] = seconds
+            self._ends = np.add.accumulate(ends)[1:]
+            self.next = float(self._ends[-1])
+            return
+        self._schedule(now)
+
+    def _admit(self, now: float) -> None:
+        for request in self._pending:
+            try:
+                self.scheduler.add(request, now)
+            except RequestError as error:
+                refused = error.status in (429, 503)
+                self.log.outcome[request.index] = Outcome.REFUSED if refused else Outcome.ERROR
+                self.log.last[request.index] = now
+                self.log.say(_shortened(str(error)))
+                self._forget(request, now)
+        self._pending = []
+
+    def _schedule(self, now: float) -> None:
+        scheduler = self.scheduler
+        while True:
+            plan = scheduler.schedule(now)
+            for sequence in scheduler.take_ended():
+                expired = sequence.finish_reason is FinishReason.EXPIRED
+                if expired:
+                    self.log.say(_shortened(sequence.finish_detail or "expired"))
+                self._leave(sequence, now, Outcome.INCOMPLETE if expired else Outcome.OK)
+            if plan is not None:
+                break
+            if not self._again(now):
+                return
+        self._retries = 0
+        for entered in plan.entered:
+            sequence = scheduler.batch.occupant[entered.row]
+            self._rows[entered.row] = sequence.request.index
+        if self._watch is not None:
+            self._watch(self, plan, now)
+        self._plan, self._result = plan, self.executor.execute(plan)
+        self.clock = now
+        self.next = now + self._result.seconds
+
+    def _again(self, now: float) -> bool:
+        """Nothing runs in this step. True: ask again at once; otherwise `next` says when."""
+        scheduler = self.scheduler
+        if not scheduler.has_work():
+            self.next = math.inf
+            return False
+        step = scheduler.step
+        if step is not None and step.wake is not None and step.wake > now:
+            self.next = step.wake
+            return False
+        self._retries += 1
+        if self._retries < RETRIES:
+            return True
+        self._retries = 0
+        self.next = math.inf  # until something arrives
+        return False
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def stuck(self) -> str | None:
+        """Who waits for something that will not come; None: nobody."""
+        if self.next < math.inf or not self.scheduler.has_work():
+            return None
+        name, why = next(iter(self.scheduler.why().items()), ("", "it is not known why"))
+        return f"replica {self.index}: {self.scheduler.num_waiting} requests wait and nothing can run; {name}: {why}"
+
+    def slow_down(self, factor: float, now: float) -> None:
+        """Steps that start from `now` on take `factor` times as long."""
+        if self._ends is not None:
+            self._cut(now)
+        self.executor.times = self.executor.times.scaled(factor)
+
+    def die(self, now: float) -> list[SimulatedRequest]:
+        """It stops at once. Its requests with the tokens they have so far, to be resumed elsewhere."""
+        if self._ends is not None and (done := int(np.searchsorted(self._ends, now, "right"))):
+            self._take(self._ends[:done])
+        self.alive = False
+        self.next = math.inf
+        self._plan = self._result = self._ends = None
+        requests = []
+        for request in self._inside.values():
+            live = self.scheduler.sequences(request.id)
+            requests.append(_resumable(request, live[0], self.scheduler) if live else request)
+        self._inside, self._pending = {}, []
+        self.load = self.load_tokens = 0
+        return requests
+
+
+def _size(request: SimulatedRequest) -> int:
+    return int(request.prompt.size) + (request.params.max_tokens or 0)
+
+
+def _resumable(request: SimulatedRequest, sequence: Sequence, scheduler: Scheduler) -> SimulatedRequest:
+    tokens = sequence.tokens
+    if sequence.row >= 0:
+        tokens = scheduler.batch.tokens[sequence.row, : scheduler.batch.length[sequence.row]]
+    generated = tokens[sequence.prompt_length :].copy()
+    return replace(request, resumed={0: generated}) if generated.size else request
+
+
+def _shortened(message: str) -> str:
+    """Without the numbers, so that alike messages are counted together."""
+    return "".join("#" if letter.isdigit() else letter for letter in message).replace("##", "#").replace("##", "#")
