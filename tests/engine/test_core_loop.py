@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.core.config import SchedulerConfig
+from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.params import SamplingParams
 from paceline.core.plan import StepPlan, StepResult, TokenLogprobs
 from paceline.core.scheduler import Scheduler
@@ -76,6 +78,7 @@ def tokens_of(outputs: list[messages.SequenceOutput], number: int, index: int = 
 
 def is_clean(loop: EngineLoop) -> bool:
     state = (loop._requests, loop._numbers, loop._open, loop._sequences, loop._unreported, loop._prompt_logprobs)
+    assert not loop._last
     loop.scheduler.check()
     return not any(state)
 
@@ -239,3 +242,52 @@ def test_outputs_survive_the_wire() -> None:
     decoded = messages.decode_from_engine(messages.encode(message))
     assert decoded == message
     assert isinstance(decoded.outputs[0].logprobs[0], TokenLogprobs)
+
+
+def batched(executor: Counting, discipline: str, **knobs: object) -> EngineLoop:
+    row = discipline_named(discipline).with_knobs(knobs)
+    config = row.configure(num_blocks=64, block_size=4, max_num_seqs=4, max_num_batched_tokens=128, max_model_len=128)
+    return EngineLoop(Scheduler(config, row), executor, clock=iter(itertools.count()).__next__)
+
+
+def test_a_batch_that_ends_together_gives_each_last_token_with_its_end(executor: Counting) -> None:
+    loop = batched(executor, "static")
+    loop.handle(add(1, max_tokens=5))
+    loop.handle(add(2, max_tokens=2))
+    *before, last = [step.outputs for step in iter(loop.step, None)]
+    assert not any(o.finish_reason for outputs in before for o in outputs)
+    assert [(o.number, o.tokens, o.finish_reason) for o in last] == [(1, [9], "length"), (2, [6], "length")]
+    assert tokens_of([o for outputs in before for o in outputs], 2) == [5]
+    assert is_clean(loop)
+
+
+def test_who_is_done_ends_although_the_step_of_the_others_fails_and_they_leave(executor: Counting) -> None:
+    loop = batched(executor, "static")
+    loop.handle(add(1, max_tokens=9))
+    loop.handle(add(2, max_tokens=1))
+    loop.step()
+    loop.handle(messages.Abort(1))
+    (output,) = run_dry(loop)
+    assert (output.number, output.tokens, output.finish_reason) == (2, [5], "length")
+    assert is_clean(loop)
+
+
+def test_a_request_that_waited_too_long_is_answered_with_the_reason(executor: Counting) -> None:
+    loop = batched(executor, "dynamic", default_timeout_microseconds=1)
+    loop.handle(add(1))
+    (output,) = run_dry(loop)
+    assert (output.number, output.finish_reason) == (1, "expired")
+    assert output.error is not None and output.error.startswith("timeout: waited")
+    assert is_clean(loop)
+
+
+def test_an_idle_loop_waits_no_longer_than_the_batch_it_waits_for(executor: Counting) -> None:
+    row = discipline_named("dynamic").with_knobs({"max_queue_delay_microseconds": 5000})
+    now = [0.0]
+    loop = EngineLoop(Scheduler(row.configure(num_blocks=64), row), executor, clock=lambda: now[0])
+    loop.handle(add(1))
+    assert loop.step() is None and loop.idle_wait() == pytest.approx(0.005)
+    now[0] = 0.004
+    assert loop.step() is None and loop.idle_wait() == pytest.approx(0.001)
+    now[0] = 0.005
+    assert loop.step() is not None

@@ -46,6 +46,7 @@ class EngineLoop:
         self._sequences: dict[str, Sequence] = {}
         self._unreported: set[str] = set()  # sequences that gave no token yet
         self._prompt_logprobs: dict[int, dict[int, TokenLogprobs]] = {}  # number -> position -> logprobs
+        self._last: dict[str, messages.SequenceOutput] = {}  # last tokens of sequences that end with their batch
         self._failures = 0
         self._busy_seconds = 0.0
         self._execute_seconds = 0.0
@@ -65,9 +66,16 @@ class EngineLoop:
                 waiting = None
                 continue
             output = self.step()
-            waiting = IDLE_WAIT if output is None else 0.0
+            waiting = self.idle_wait() if output is None else 0.0
             if output is not None and output.outputs:
                 send(output)
+
+    def idle_wait(self) -> float:
+        """Seconds to wait when nothing could run: until the scheduler would decide otherwise, and not for long."""
+        step = self.scheduler.step
+        if step is None or step.wake is None:
+            return IDLE_WAIT
+        return min(max(step.wake - self._clock(), 0.0), IDLE_WAIT)
 
     def handle(self, message: messages.ToEngine) -> list[messages.FromEngine]:
         """Act on one message; returns the answers to it."""
@@ -115,6 +123,7 @@ class EngineLoop:
         """A sequence is over; the request too when it was the last."""
         self._sequences.pop(sequence.id, None)
         self._unreported.discard(sequence.id)
+        self._last.pop(sequence.id, None)
         self._open[number].discard(sequence.index)
         if not self._open[number]:
             self._forget(number)
@@ -126,6 +135,7 @@ class EngineLoop:
         for sequence in self._sequences_of(request):
             self._sequences.pop(sequence, None)
             self._unreported.discard(sequence)
+            self._last.pop(sequence, None)
 
     @staticmethod
     def _sequences_of(request: Request) -> list[str]:
@@ -137,8 +147,9 @@ class EngineLoop:
         """One round of the loop. None when nothing could run."""
         begin = self._clock()
         plan = self.scheduler.schedule(begin)
+        ended = [self._ended(sequence) for sequence in self.scheduler.take_ended()]
         if plan is None:
-            return None
+            return messages.StepOutput(ended) if ended else None
         for entered in plan.entered:
             self._rows[entered.row] = self._sequences[entered.sequence_id]
         before = self._clock()
@@ -147,20 +158,29 @@ class EngineLoop:
         except Exception as error:
             rows = plan.rows.tolist()
             self.scheduler.fail(self._clock())
-            return messages.StepOutput(self._step_failed(rows, error))
+            return messages.StepOutput(ended + self._step_failed(rows, error))
         self._failures = 0
         self._execute_seconds += self._clock() - before
         if result.prompt_logprobs:
             self._note_prompt_logprobs(result.prompt_logprobs)
         now = self._clock()
-        outputs = self._outputs(result, now)
+        outputs = ended + self._outputs(result, now)
         self._busy_seconds += self._clock() - begin
         return messages.StepOutput(outputs)
+
+    def _ended(self, sequence: Sequence) -> messages.SequenceOutput:
+        """The scheduler ended it: what comes out with that."""
+        number, reason = self._numbers[sequence.request.id], sequence.finish_reason
+        assert reason is not None
+        output = self._last.get(sequence.id) or messages.SequenceOutput(number, sequence.index, [])
+        output.finish_reason, output.stop_token = reason.value, sequence.stop_token
+        output.error = sequence.finish_detail if reason is FinishReason.EXPIRED else None
+        self._close(number, sequence)
+        return output
 
     def _outputs(self, result: StepResult, now: float) -> list[messages.SequenceOutput]:
         events = self.scheduler.complete(result, now)
         outputs: list[messages.SequenceOutput] = []
-        by_id: dict[str, messages.SequenceOutput] = {}
         logprobs = result.logprobs
         for sequence, token, sampled in zip(
             events.sequences.tolist(), events.tokens.tolist(), events.sampled.tolist(), strict=True
@@ -174,17 +194,11 @@ class EngineLoop:
                 output.cached_tokens = sequence.cached_tokens
                 if sequence.index == 0 and (noted := self._prompt_logprobs.pop(number, None)) is not None:
                     output.prompt_logprobs = [noted.get(position) for position in range(sequence.prompt_length)]
-            outputs.append(output)
-            by_id[sequence.id] = output
-        for sequence in events.finished:
-            number = self._numbers[sequence.request.id]
-            if sequence.id not in by_id:
-                by_id[sequence.id] = messages.SequenceOutput(number, sequence.index, [])
-                outputs.append(by_id[sequence.id])
-            reason = sequence.finish_reason
-            by_id[sequence.id].finish_reason = None if reason is None else reason.value
-            by_id[sequence.id].stop_token = sequence.stop_token
-            self._close(number, sequence)
+            if sequence.finish_reason is not None:  # its last token comes out with its end, now or with the batch's
+                self._last[sequence.id] = output
+            else:
+                outputs.append(output)
+        outputs += [self._ended(sequence) for sequence in events.finished]
         return outputs
 
     def _note_prompt_logprobs(self, found: dict[int, list[tuple[int, TokenLogprobs]]]) -> None:

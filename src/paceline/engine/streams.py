@@ -8,6 +8,7 @@ import numpy as np
 
 from paceline.core.params import SamplingParams
 from paceline.core.plan import TokenLogprobs
+from paceline.core.request import FinishReason
 from paceline.engine import messages
 from paceline.engine.detokenizer import Detokenizer
 from paceline.engine.outputs import PositionLogprobs, RequestOutput, SequenceDelta, TokenLogprob
@@ -132,7 +133,9 @@ class RequestStream:
         if stream.finish_reason is not None:
             return False  # on its way before the engine learned of the end
         if output.error is not None:
-            self.error = RequestError(output.error, code="engine_error", status=500)
+            late = output.finish_reason == FinishReason.EXPIRED.value
+            code, status = ("request_expired", 504) if late else ("engine_error", 500)
+            self.error = RequestError(output.error, code=code, status=status)
             return False
         if output.cached_tokens is not None and self._cached_tokens is None:
             self._cached_tokens = output.cached_tokens
