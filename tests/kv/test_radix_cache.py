@@ -137,7 +137,8 @@ def test_generated_blocks_are_found_and_grow_one_edge(cache: RadixCache) -> None
 
 def test_blocks_computed_twice_stay_private_and_hold_the_cached_twin(cache: RadixCache) -> None:
     first = run(cache, list(range(8)))
-    second = run(cache, list(range(8)), length=7)
+    cache.begin_step()
+    second = run(cache, list(range(8)), length=4)
     assert second.hit == 4
     assert second.table[1] != first.table[1]
     assert second.lease.shadow == [first.table[1]]
@@ -148,6 +149,27 @@ def test_blocks_computed_twice_stay_private_and_hold_the_cached_twin(cache: Radi
     leave(cache, second)
     assert (cache.free, cache.available) == (14, 16)  # the private block is free at once
     check(cache)
+
+
+def test_blocks_computed_twice_in_one_step_can_be_taken_out_again(cache: RadixCache) -> None:
+    first = run(cache, list(range(8)))
+    second = run(cache, list(range(12)), length=4)
+    assert second.lease.registered == 1  # the second block of `first` is not written yet
+    cache.unregister(first.lease, first.table, 1)
+    assert seen(cache, list(range(12))) == 4
+    cache.begin_step()
+    cache.register(second.lease, np.arange(12, dtype=np.int32), second.table, 3)
+    assert seen(cache, list(range(12))) == 12
+    check(cache, first, second)
+
+
+def test_blocks_nobody_holds_give_way_to_those_of_a_running_sequence(cache: RadixCache) -> None:
+    leave(cache, run(cache, list(range(8))))
+    cache.begin_step()
+    alone = run(cache, list(range(8)), length=0)
+    assert (cache.free, cache.available) == (14, 14)  # two blocks hold the text, not four
+    assert list(cache.match(key(list(range(8))), 8).blocks) == alone.table.tolist()
+    check(cache, alone)
 
 
 def test_unregistered_blocks_are_never_hit_and_still_belong_to_the_sequence(cache: RadixCache) -> None:

@@ -209,7 +209,12 @@ class Life(RuleBasedStateMachine):
             prefix = (sequence.namespace, sequence.tokens[: (position + 1) * self.size])
             block = sequence.table[position]
             known = self.model.index.get(prefix)
-            if known is None:
+            if known is not None and self.model.step_of[known] == self.model.step:
+                whole = position  # not written yet: the rest is entered another time
+                break
+            if known is None or known in self.model.idle_since:
+                if known is not None:  # nobody needs it beside the sequence's own
+                    self.model.forget(prefix)
                 self.model.index[prefix] = block
                 self.model.step_of[block] = self.model.step
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from paceline.kv.interface import IntArray, Lease, Match
+from paceline.kv.interface import Change, IntArray, Lease, Match
 
 NONE = -1
 
@@ -52,6 +52,7 @@ class ChainCache:
         self.block_size = block_size
         self.enable = enable
         self.generation = 0
+        self.changes: list[Change] | None = None
         self._epoch = 0
         self._roots: dict[bytes, _Link] = {}
         self._link: list[_Link | None] = [None] * num_blocks  # what the index says a block holds
@@ -147,6 +148,8 @@ class ChainCache:
             if child.block < 0:
                 child.block = block
                 self.generation += 1
+                if self.changes is not None:
+                    self.changes.append((lease.namespace if link.parent is None else link.block, key))
             elif child.twins is None:
                 child.twins = {block: None}
             else:
@@ -189,6 +192,8 @@ class ChainCache:
         self._link = [None] * self.num_blocks
         self._idle = 0
         self.generation += 1
+        if self.changes is not None:
+            self.changes.append(None)
         return self._available == self.num_blocks
 
     def check(self, held: Iterable[tuple[Lease, Sequence[int]]]) -> None:
@@ -264,6 +269,8 @@ class ChainCache:
             del link.twins[block]
             return
         self.generation += 1
+        if self.changes is not None:
+            self.changes.append(block)
         if link.twins:
             link.block = next(iter(link.twins))
             del link.twins[link.block]

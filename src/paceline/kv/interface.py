@@ -25,6 +25,12 @@ class Match(NamedTuple):
     node: Any  # where the walk ended; for the cache itself
 
 
+Change = int | tuple[int | bytes, bytes] | None
+"""What happened to the index: a block left it; or a block was entered below another (or directly below a namespace),
+with the bytes of its tokens, where blocks entered behind it in the same call are not told; or None: all was forgotten.
+"""
+
+
 class Lease:
     """What one running sequence holds in the cache, besides the blocks in its block table."""
 
@@ -48,6 +54,8 @@ class KVCache(Protocol):
     num_blocks: int
     generation: int
     """Changes whenever a `match` made before could come out differently now."""
+    changes: list[Change] | None
+    """Where somebody put a list here, the cache appends every change of its index; None: nobody wants to know."""
 
     @property
     def available(self) -> int:

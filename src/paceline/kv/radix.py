@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from paceline.kv.interface import IntArray, Lease, Match
+from paceline.kv.interface import Change, IntArray, Lease, Match
 from paceline.kv.leaf_queue import LeafQueue
 from paceline.kv.pool import BlockPool
 from paceline.kv.radix_check import check
@@ -50,6 +50,7 @@ class RadixCache:
         self.block_size = block_size
         self.enable = enable
         self.generation = 0
+        self.changes: list[Change] | None = None
         self.cached = 0  # blocks in nodes without holders
         self.pool = BlockPool(num_blocks)
         self.queue = LeafQueue()
@@ -179,6 +180,8 @@ class RadixCache:
             raise ValueError(f"cannot allocate {count} blocks: {self.available} of {self.num_blocks} are available")
         taken = self.pool.take(count - short)
         self._evict(short, taken)
+        if self.changes is not None:
+            self.changes += taken[count - short :]
         return taken
 
     def _evict(self, count: int, taken: list[int]) -> None:
@@ -232,12 +235,19 @@ class RadixCache:
         key = tokens[done * self.block_size : whole * self.block_size].tobytes()
         new = blocks[done:whole].tobytes()
         if node.children:
-            known = self._follow(own, key, new)
+            known, closed = self._follow(own, key, new)
+            if closed:
+                own.registered = done + known
+                self.generation += 1
+                return  # the rest is entered with the sequence's next block, when the way on is written
             if known:
                 node = own.node
                 key = key[known * self._block_bytes :]
                 new = new[known * BLOCK_ID_BYTES :]
         if new:
+            if self.changes is not None:
+                above = node.blocks[-1] if node.blocks else own.namespace
+                self.changes.append((above, key[: self._block_bytes]))
             if node.holders == 1 and not node.children and node.parent is not None:
                 node.append(key, new, self._epoch)
             else:
@@ -246,8 +256,13 @@ class RadixCache:
         self.generation += 1
         self._grown = True
 
-    def _follow(self, lease: RadixLease, key: bytes, new: bytes) -> int:
-        """Walk `lease` down blocks the tree has already, beside twins of them in `new`. Returns how many."""
+    def _follow(self, lease: RadixLease, key: bytes, new: bytes) -> tuple[int, bool]:
+        """Walk `lease` down blocks the tree has already. Returns how many, and whether the way on is not yet open.
+
+        Where nobody holds the tree's blocks, the sequence's own in `new` take their place, so that a text never
+        occupies the cache twice for one holder. Otherwise its own are twins beside those of the tree. Blocks of
+        this very step are not followed: were their sequence preempted before they are written, they could not go.
+        """
         size = self._block_bytes
         node: RadixNode = lease.node
         own = array("i", new)
@@ -257,15 +272,31 @@ class RadixCache:
             if child is None:
                 break
             count = common_tokens(key, child.key) // self.block_size
-            node = self._split(child, count) if count < len(child.blocks) else child
+            written = min(count, child.fresh) if child.epoch == self._epoch else count
+            if not written:
+                lease.node = node
+                return known, True
+            node = self._split(child, written) if written < len(child.blocks) else child
+            idle = not node.holders
             self._hold(node)
-            lease.positions.extend(range(node.start, node.start + count))
-            lease.twins += own[known : known + count]
-            lease.shadow += node.blocks
-            known += count
-            key = key[count * size :]
+            if idle:
+                self._replace_blocks(node, own[known : known + written])
+            else:
+                lease.positions.extend(range(node.start, node.start + written))
+                lease.twins += own[known : known + written]
+                lease.shadow += node.blocks
+            known += written
+            key = key[written * size :]
         lease.node = node
-        return known
+        return known, False
+
+    def _replace_blocks(self, node: RadixNode, blocks: array[int]) -> None:
+        """Other blocks with the same contents, the last of them perhaps written only in this step."""
+        self.pool.give(node.blocks)
+        if self.changes is not None:
+            self.changes += node.blocks
+        node.blocks = blocks
+        node.epoch, node.fresh = self._epoch, 0
 
     def _new_child(self, parent: RadixNode, key: bytes, blocks: bytes) -> RadixNode:
         child = RadixNode(parent, parent.start + len(parent.blocks), bytearray(key), array("i", blocks))
@@ -328,6 +359,8 @@ class RadixCache:
             if not node.holders:
                 self.cached -= len(node.blocks)
             self.pool.give([block for block in node.blocks if block not in keep])
+            if self.changes is not None:
+                self.changes += node.blocks
             node.blocks = array("i")
             self.queue.bury(node)
 
@@ -392,6 +425,8 @@ class RadixCache:
                 if not node.holders:
                     node.blocks = array("i")
         self.roots = {}
+        if self.changes is not None:
+            self.changes.append(None)
         self.queue.clear()
         self.cached = 0
         self._era += 1
