@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli.serve import serve
-from paceline.errors import EngineDeadError, PacelineError
+from paceline.errors import ConfigError, EngineDeadError, PacelineError
 
 app = typer.Typer(
     name="paceline",
@@ -28,11 +28,20 @@ def replay(
     timing: Annotated[bool, typer.Option("--timing", help="Show microseconds of schedule and complete.")] = False,
 ) -> int:
     """Play a script through a discipline with a fake model: one JSON object per step. Status 1: it stalled."""
-    from paceline.core.replay import main
+    import json
+    from pathlib import Path
 
-    options = ["--discipline", discipline] if discipline is not None else []
-    options += ["--blocks"] * blocks + ["--timing"] * timing
-    return main([*options, "--", script])
+    from paceline.core.replay import replay as play
+    from paceline.core.replay_script import read_script
+
+    try:
+        text = sys.stdin.read() if script == "-" else Path(script).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("SCRIPT", script, f"a text file that can be read ({error})") from None
+    line = {}
+    for line in play(read_script(text), discipline, blocks, timing):
+        print(json.dumps(line))
+    return int(line.get("summary", {}).get("stalled", False))
 
 
 @app.command()
