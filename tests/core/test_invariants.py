@@ -64,7 +64,9 @@ def test_random_schedules_keep_every_invariant(discipline: str, order: str) -> N
         assert totals.finished == len(world.ended)
     # The schedules are worth something only when they get there.
     assert hits > 100
-    assert preemptions == 0 if isinstance(DISCIPLINES[discipline].eviction, Nobody) else preemptions > 10
+    row = DISCIPLINES[discipline]
+    never = isinstance(row.eviction, Nobody) or row.knobs().get("router_token_ratio") == 0.0
+    assert preemptions == 0 if never else preemptions > 10
     assert copies > 10 or DISCIPLINES[discipline].cache != "radix"
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.core.keeper import RECOMPUTE
 from paceline.core.phases import by_phase
 from paceline.core.request import IntArray
 
@@ -22,7 +21,7 @@ class SplitFuse:
 
     After DeepSpeed-FastGen. A decode without room is skipped and keeps its KV; next time it comes before those that
     ran. When nobody can run, the last decode is preempted, in a step without a forward, and waits behind everybody.
-    Wants an eviction that lets nobody yield (`Nobody`).
+    Goes with the eviction `Skipped`.
     """
 
     def compose(self, builder: StepBuilder, step: Step) -> None:
@@ -37,7 +36,7 @@ class SplitFuse:
             step.closed = "behind a prompt whose rest does not fit in the free KV blocks"
         if not len(step.rows) and len(batch):
             last = decodes[-1] if decodes.size else prompts[-1]
-            builder.preempt(step, batch.occupant[last], RECOMPUTE)
+            builder.preempt(step, batch.occupant[last])
 
     @staticmethod
     def _skipped_first(builder: StepBuilder, step: Step, decodes: IntArray) -> None:

@@ -14,8 +14,14 @@ class Nobody:
     """No preemption, ever. Goes with an admission that reserves whole lives."""
 
     yields_turn: bool = True
-    how: str = "recompute"  # for a composition that preempts all the same, to undo a deadlock
-    front: bool = True
+
+    @property
+    def how(self) -> str:
+        return "recompute"
+
+    @property
+    def front(self) -> bool:
+        return True
 
     def victim(self, builder: StepBuilder, row: int) -> int | None:
         return None

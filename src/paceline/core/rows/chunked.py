@@ -8,7 +8,7 @@ from paceline.core.admissions import PromptFits
 from paceline.core.compositions import AlternatingTurns, SplitFuse, StallFree
 from paceline.core.discipline import Discipline
 from paceline.core.evictions import LatestArrival
-from paceline.core.evictions.nobody import Nobody
+from paceline.core.evictions.skipped import Skipped
 from paceline.core.head_of_line import Stop
 
 SARATHI = Discipline(
@@ -62,7 +62,7 @@ FASTGEN = Discipline(
     admission=PromptFits(ahead=0),
     head_of_line=Stop(),
     composition=SplitFuse(),
-    eviction=Nobody(front=False),
+    eviction=Skipped(),
     defaults=MappingProxyType(
         {
             "block_size": 64,
