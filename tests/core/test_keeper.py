@@ -111,11 +111,14 @@ def test_a_swap_that_was_not_executed_leaves_nothing_on_the_host() -> None:
     world.drain()
 
 
-def test_a_return_that_was_not_executed_is_computed_again() -> None:
-    world = tight("swap")
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_return_that_was_not_executed_is_computed_again(caching: bool) -> None:
+    """In particular nobody hits the blocks that were to be filled from the host."""
+    world = tight("swap", enable_prefix_caching=caching)
     until_preempted(world)
     world.abort("a")
     world.forget_rows_of_ended()
+    world.reset()
     plan = world.turn(fail=True)
     assert plan is not None and len(plan.swap_in) == 2
     assert not world.live["b"].swapped
