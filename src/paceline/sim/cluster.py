@@ -124,6 +124,7 @@ class _Cluster:
         self.workload, self.spec, self.router = workload, spec, router
         self.fast, self.watch = fast, watch
         self.log = RunLog(len(workload))
+        self.shared = _shares(workload.requests)
         self.prompts = Prompts()
         self.replicas = [self._replica(index) for index in range(replicas)]
         self.retired: list[Replica] = []  # those that died, for their counters
@@ -146,6 +147,7 @@ class _Cluster:
             block_bytes=spec.block_bytes,
             pcie_bandwidth=spec.pcie_bandwidth,
             fast=self.fast,
+            shared=self.shared,
             watch=self.watch,  # type: ignore[arg-type]
         )
 
@@ -279,3 +281,13 @@ def _followers(requests: list[TimedRequest]) -> _Followers:
             following[latest[request.session]] = index
         latest[request.session] = index
     return _Followers(following, set(following.values()))
+
+
+def _shares(requests: list[TimedRequest]) -> bool:
+    """May two prompts begin alike?"""
+    seen: set[int] = set()
+    for request in requests:
+        if not request.parts or request.parts[0][0] in seen:
+            return True
+        seen.add(request.parts[0][0])
+    return False

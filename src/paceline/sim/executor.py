@@ -19,14 +19,17 @@ class SimulatedExecutor:
         self.times = times
         self.row_tokens: IntArray = np.zeros(rows, np.int32)
         self._swap = block_bytes / pcie_bandwidth
-        self._entered = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         """What the engine's executor returns, at once; `seconds` is how long it would have taken."""
         for entered in plan.entered:
-            self._entered += 1
-            self.row_tokens[entered.row] = (entered.seed * _SPREAD + 12345) & 0x3FFFFFFF
+            self.row_tokens[entered.row] = self.token(entered.seed)
         seconds = self.times.seconds(shape_of(plan)) if plan.rows.size else 0.0
         if len(plan.swap_in) or len(plan.swap_out):
             seconds += self._swap * (len(plan.swap_in) + len(plan.swap_out))
         return StepResult(self.row_tokens[plan.rows[plan.samples]], seconds)
+
+    @staticmethod
+    def token(seed: int) -> int:
+        """What the sequence of that seed samples, every time."""
+        return (seed * _SPREAD + 12345) & 0x3FFFFFFF

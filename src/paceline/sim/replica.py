@@ -50,9 +50,10 @@ class Replica:
         block_bytes: float = 0.0,
         pcie_bandwidth: float = 32e9,
         fast: bool = True,
+        shared: bool = True,
         watch: Callable[[Replica, StepPlan, float], None] | None = None,
     ) -> None:
-        """`watch` sees every planned step and its start, and needs `fast=False`."""
+        """`shared`: prompts may have prefixes in common. `watch` sees every planned step and its start, and needs `fast=False`."""
         self.index = index
         self.scheduler = Scheduler(config, discipline)
         self.executor = SimulatedExecutor(times, config.max_num_seqs, block_bytes, pcie_bandwidth)
@@ -67,12 +68,15 @@ class Replica:
         self._watch = watch
         self._steady = SteadyDecode(self.scheduler)
         self._fast = fast and self._steady.possible and watch is None
+        self._late = not shared  # nobody else asks for a sequence's blocks, so they are indexed when it ends
         self._pending: list[SimulatedRequest] = []  # arrived, not yet seen by the scheduler
         self._inside: dict[int, SimulatedRequest] = {}
         self._rows: IntArray = np.zeros(config.max_num_seqs, np.int32)  # row -> index of its request in the log
         self._plan: StepPlan | None = None
         self._result: StepResult | None = None
         self._ends: FloatArray | None = None  # of the decode steps foreseen
+        self._seconds: FloatArray | None = None  # how long each takes
+        self._again = False  # such steps were the last thing taken
         self._retries = 0
 
     # -- requests in and out ----------------------------------------------------------------------------------------
@@ -137,19 +141,20 @@ class Replica:
         scheduler, log = self.scheduler, self.log
         order = scheduler.batch.order
         count, rows = ends.size, order.size
-        before, waiting = scheduler.kv.available, scheduler.num_waiting
         indexes = self._rows[order]
         log.add_gaps(ends[0] - log.last[indexes])
         if count > 1:
-            log.add_gaps(np.diff(ends), rows)
+            assert self._seconds is not None
+            log.add_gaps(self._seconds[1:count], rows)
         now = float(ends[-1])
         log.last[indexes] = now
-        ended = self._steady.take(count, self.executor.row_tokens[order])
-        held = 1 - (before + scheduler.kv.available) / (2 * scheduler.config.num_blocks)
-        self.usage.add(now - self.clock, rows, waiting, max(held, 0.0))
+        held = 1 - scheduler.kv.available / scheduler.config.num_blocks
+        self.usage.add(now - self.clock, rows, 0, held)
         self.usage.steps += count
         self.usage.fast_steps += count
+        ended = self._steady.take(count, self._late)
         self.clock = now
+        self._again = True
         for sequence in ended:
             self._leave(sequence, now, Outcome.OK)
 
@@ -157,6 +162,7 @@ class Replica:
         """The step in flight is over."""
         plan, result, log, scheduler = self._plan, self._result, self.log, self.scheduler
         assert plan is not None and result is not None
+        self._again = False
         self._plan = self._result = None
         rows = plan.rows[plan.samples]
         indexes = self._rows[rows]
@@ -182,7 +188,7 @@ class Replica:
         if not scheduler.has_work():
             self.next = math.inf
             return
-        if self._fast and (count := self._steady.steps()):
+        if self._fast and (count := self._steady.steps(self._again)):
             batch = scheduler.batch
             rows = int(batch.order.size)
             context = int(batch.length[batch.order].sum())
@@ -190,6 +196,7 @@ class Replica:
             ends = np.empty(seconds.size + 1)
             ends[0] = now
             ends[1:] = seconds
+            self._seconds = seconds
             self._ends = np.add.accumulate(ends)[1:]
             self.next = float(self._ends[-1])
             return
@@ -209,6 +216,7 @@ class Replica:
 
     def _schedule(self, now: float) -> None:
         scheduler = self.scheduler
+        self._steady.settle()
         while True:
             plan = scheduler.schedule(now)
             for sequence in scheduler.take_ended():
@@ -218,19 +226,26 @@ class Replica:
                 self._leave(sequence, now, Outcome.INCOMPLETE if expired else Outcome.OK)
             if plan is not None:
                 break
-            if not self._again(now):
+            if not self._ask_again(now):
                 return
         self._retries = 0
         for entered in plan.entered:
-            sequence = scheduler.batch.occupant[entered.row]
-            self._rows[entered.row] = sequence.request.index
+            self._enter(entered.row)
         if self._watch is not None:
             self._watch(self, plan, now)
         self._plan, self._result = plan, self.executor.execute(plan)
         self.clock = now
         self.next = now + self._result.seconds
 
-    def _again(self, now: float) -> bool:
+    def _enter(self, row: int) -> None:
+        """A sequence takes a row: what it is going to sample is written ahead, so that no step has to."""
+        batch = self.scheduler.batch
+        self._rows[row] = batch.occupant[row].request.index
+        if self._fast:
+            token = self.executor.token(batch.occupant[row].seed)
+            batch.tokens[row, batch.length[row] : batch.max_length[row]] = token
+
+    def _ask_again(self, now: float) -> bool:
         """Nothing runs in this step. True: ask again at once; otherwise `next` says when."""
         scheduler = self.scheduler
         if not scheduler.has_work():
