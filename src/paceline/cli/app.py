@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from paceline.cli.bench import app as bench
 from paceline.cli.serve import serve
 from paceline.errors import ConfigError, EngineDeadError, PacelineError
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.add_typer(bench)
 
 
 @app.command()

@@ -168,7 +168,7 @@ class TraceTimes:
         _positive("time scale", self.scale)
 
     def chunks(self, seed: int) -> Iterator[Times]:
-        yield np.array(self.at) * self.scale
+        yield np.array(self.at, np.float64) * self.scale
 
     def describe(self) -> str:
         return "trace timestamps" + ("" if self.scale == 1 else f", time x {self.scale:g}")
@@ -180,12 +180,13 @@ def spread_ticks(at: Times, seed: int = 0) -> Times:
     Some traces round their arrivals (one of them to 3 s); replayed raw, every tick is a burst that never happened.
     """
     if at.size < 2:
-        return at.copy()
+        return np.array(at)
     ticks, where = np.unique(at, return_inverse=True)
     gaps = np.diff(ticks)
     width = np.append(gaps, np.median(gaps) if gaps.size else 0.0)
     spread = at + np.random.default_rng(seed).random(at.size) * width[where]
-    return np.asarray(np.sort(spread))
+    ordered: Times = np.sort(spread)
+    return ordered
 
 
 def dispersion(at: Times, width: float) -> float:

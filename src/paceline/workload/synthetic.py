@@ -7,7 +7,7 @@ makes any server look better than it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -159,12 +159,24 @@ class Synthetic:
 
 
 def with_arrivals(workload: Workload, arrivals: Arrivals, seed: int = 0) -> Workload:
-    """The workload's requests at the times of another process; those a trace of times has no time for are counted."""
-    at = times(arrivals, len(workload), seed)
-    moved = workload.with_times(at, arrivals.describe())
-    if at.size < len(workload):
-        moved.skipped = {**moved.skipped, "no arrival time left": len(workload) - at.size}
-    return moved
+    """The workload's requests at the times of another process; those a trace of times has no time for are counted.
+
+    Turns that wait for the turn before them come with their conversation: each conversation gets one time.
+    """
+    firsts = sum(request.after is None for request in workload.requests)
+    at = iter(times(arrivals, firsts, seed).tolist())
+    began: dict[str, float] = {}
+    moved: list[TimedRequest] = []
+    for request in workload.requests:
+        time = next(at, None) if request.after is None else began.get(request.session)
+        if time is not None:
+            began[request.session] = time
+            moved.append(replace(request, arrival=time))
+    moved.sort(key=lambda request: request.arrival)
+    timed = replace(workload, requests=moved, arrivals=arrivals.describe(), timed=True)
+    if len(moved) < len(workload):
+        timed.skipped = {**workload.skipped, "no arrival time left": len(workload) - len(moved)}
+    return timed
 
 
 def shared_tokens(workload: Workload) -> int:

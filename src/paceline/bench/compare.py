@@ -1,0 +1,82 @@
+"""Several systems on one workload, in turns: A B A B, so that what drifts meets all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from paceline.bench.server_process import ServerProcess
+from paceline.bench.target import BenchError, Target
+from paceline.workload.run import Finding, Run
+
+Measure = Callable[[Target, str], Run]
+MOST_SPREAD = 0.1
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A system to compare: a server that runs, or the flags to start one with."""
+
+    label: str
+    url: str = ""
+    flags: tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def up(self, target: Target) -> Iterator[Target]:
+        """The system as a target; one that is started here starts with an empty cache each time."""
+        if self.url:
+            yield replace(target, url=self.url)
+            return
+        with ServerProcess(*self.flags) as server:
+            yield replace(target, url=server.url, model="", api_key=None)
+
+
+def by_discipline(names: Sequence[str], model: str, more: str) -> list[Contestant]:
+    """`paceline serve` under each discipline. BenchError for none, or one twice."""
+    _distinct(names)
+    return [Contestant(name, flags=(model, "--discipline", name, *shlex.split(more))) for name in names]
+
+
+def by_url(texts: Sequence[str]) -> list[Contestant]:
+    """Servers that run already, as URL or LABEL=URL."""
+    pairs = [text.partition("=") if "=" in text.split("://")[0] else (text, "", text) for text in texts]
+    _distinct([label for label, _, _ in pairs])
+    return [Contestant(label, url=url) for label, _, url in pairs]
+
+
+def in_turns(
+    contestants: Sequence[Contestant], target: Target, rounds: int, measure: Measure
+) -> tuple[list[Run], dict[str, list[Run]]]:
+    """(the round with the median output rate of each, all rounds of each)."""
+    every: dict[str, list[Run]] = {one.label: [] for one in contestants}
+    for number in range(1, rounds + 1):
+        for one in contestants:
+            with one.up(target) as up:
+                title = one.label if rounds == 1 else f"{one.label}, round {number} of {rounds}"
+                every[one.label].append(replace(measure(up, title), label=one.label))
+    return [_shown(runs) for runs in every.values()], every
+
+
+def _shown(runs: list[Run]) -> Run:
+    ordered = sorted(runs, key=lambda run: run.summary.steady.output_rate)
+    shown = ordered[(len(ordered) - 1) // 2]
+    low, high = ordered[0].summary.steady.output_rate, ordered[-1].summary.steady.output_rate
+    if high > 0 and (high - low) / high > MOST_SPREAD:
+        shown.findings.append(
+            Finding(
+                "warning",
+                f"its rounds differ: {low:,.0f} to {high:,.0f} output tokens/s; smaller differences between systems "
+                "mean nothing here",
+            )
+        )
+    return shown
+
+
+def _distinct(names: Sequence[str]) -> None:
+    if not names or not all(names):
+        raise BenchError("there is nothing to compare; name disciplines or servers")
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice is not None:
+        raise BenchError(f"{twice} is named twice")

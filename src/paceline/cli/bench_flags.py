@@ -1,0 +1,123 @@
+"""Flags of `paceline bench`, beside those that say what traffic there is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from paceline.cli.flag_sets import flag
+from paceline.errors import ConfigError
+
+TARGET_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e", "e2el": "e2e"}
+
+
+@dataclass(frozen=True)
+class TargetFlags:
+    """The server under test."""
+
+    base_url: Annotated[str, flag("The server.")] = "http://127.0.0.1:8000"
+    model: Annotated[str | None, flag("The model's name; default: the server's first.")] = None
+    endpoint: Annotated[str, flag("completions (exact token ids) or chat.")] = "completions"
+    api_key: Annotated[str | None, flag("Sent as a bearer token.", envvar="OPENAI_API_KEY")] = None
+    ignore_eos: Annotated[bool, flag("Let every answer have the length asked for.", "--ignore-eos/--no-ignore-eos")] = (
+        True
+    )
+    text_prompts: Annotated[bool, flag("Send words instead of token ids.", "--text-prompts")] = False
+    vocab_size: Annotated[int, flag("Generated token ids stay below this.")] = 30000
+    first_token: Annotated[int, flag("And are at least this.")] = 1000
+    temperature: Annotated[float, flag("Of the sampling.")] = 0.0
+    extra_body: Annotated[str | None, flag("JSON object with more fields of each request.")] = None
+
+    def extra(self) -> dict[str, Any]:
+        """The object of --extra-body; ConfigError where it is none."""
+        try:
+            value = json.loads(self.extra_body or "{}")
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise ConfigError("--extra-body", self.extra_body, "a JSON object")
+        return value
+
+
+@dataclass(frozen=True)
+class MeasureFlags:
+    """How to measure, and what to do with the figures."""
+
+    concurrency: Annotated[
+        int | None, flag("Closed loop: this many requests at a time, the next one when one ends.")
+    ] = None
+    max_concurrency: Annotated[
+        int | None, flag("Open loop with at most this many at a time; waiting for a place counts as latency.")
+    ] = None
+    goodput: Annotated[
+        list[str] | None, flag("Targets in ms, such as ttft:500 tpot:50 e2e:5000; may be given several times.")
+    ] = None
+    num_warmups: Annotated[int, flag("Requests sent before, and not counted.")] = 2
+    duration: Annotated[float | None, flag("Seconds after which the run is cut off.")] = None
+    timeout: Annotated[float, flag("Seconds a request may take.")] = 600.0
+    percentiles: Annotated[str, flag("Which to report.", "--percentiles", "--metric-percentiles")] = "50,90,95,99,99.9"
+    max_lateness: Annotated[float, flag("Seconds of p99 send lateness above which a run is not valid.")] = 0.25
+    label: Annotated[str | None, flag("A name for the run.")] = None
+    metadata: Annotated[list[str] | None, flag("KEY=VALUE kept with the result; may be given several times.")] = None
+    save_result: Annotated[bool, flag("Write the figures as JSON, under vLLM's names.", "--save-result")] = False
+    save_detailed: Annotated[bool, flag("With an entry per request.", "--save-detailed")] = False
+    result_dir: Annotated[Path, flag("Where to.")] = Path(".")
+    result_filename: Annotated[str | None, flag("Under which name.")] = None
+    html: Annotated[Path | None, flag("Write a report with plots: one file, no network needed.")] = None
+    quiet: Annotated[bool, flag("No progress display.", "--quiet")] = False
+
+    def targets(self) -> dict[str, float]:
+        """Name -> seconds; ConfigError for what is no target."""
+        found = {}
+        for text in (" ".join(self.goodput or [])).replace(",", " ").split():
+            name, _, value = text.partition(":")
+            try:
+                limit = float(value.removesuffix("ms")) / 1e3
+            except ValueError:
+                limit = 0.0
+            if name not in TARGET_NAMES or not 0 < limit < float("inf"):
+                raise ConfigError("--goodput", text, "NAME:MILLISECONDS with ttft, tpot or e2e, such as ttft:500")
+            found[TARGET_NAMES[name]] = limit
+        return found
+
+    def percents(self) -> tuple[float, ...]:
+        try:
+            found = tuple(sorted({float(one) for one in self.percentiles.split(",")}))
+        except ValueError:
+            found = ()
+        if not found or not all(0 < one < 100 for one in found):
+            raise ConfigError("--percentiles", self.percentiles, "numbers between 0 and 100, such as 50,95,99")
+        return tuple(sorted({*found, 50.0, 95.0, 99.0}))
+
+    def extra_facts(self) -> dict[str, str]:
+        pairs = [one.partition("=") for one in self.metadata or []]
+        for name, sign, _ in pairs:
+            if not sign or not name:
+                raise ConfigError("--metadata", name, "KEY=VALUE")
+        return {name: value for name, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class CompareFlags:
+    """What is compared."""
+
+    disciplines: Annotated[
+        str | None, flag("Start `paceline serve` with each of these, such as static,orca,vllm,paceline.")
+    ] = None
+    base_urls: Annotated[str | None, flag("Or: servers that run already, as [LABEL=]URL,...")] = None
+    rounds: Annotated[int, flag("Turns of each, one after the other: A B A B.")] = 2
+    serve_model: Annotated[str, flag("The model to serve.")] = "smollm2-135m"
+    serve_args: Annotated[str, flag("More flags of `paceline serve`, in one string.")] = ""
+
+
+@dataclass(frozen=True)
+class SweepFlags:
+    """Which rates to try."""
+
+    rates: Annotated[str | None, flag("Rates to run, such as 1,2,4,8; default: found by doubling and halving.")] = None
+    start_rate: Annotated[float, flag("Requests per second to start from.")] = 1.0
+    good_share: Annotated[float, flag("Share of the requests that must meet the targets.")] = 0.99
+    steps: Annotated[int, flag("Halvings of the interval once it is known.")] = 3
+    max_rate: Annotated[float, flag("Never ask for more than this.")] = 1000.0
