@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.core.compositions import MixedChunks
-from paceline.core.orders.fcfs import Fcfs
-from paceline.core.orders.priority import Priority
 from paceline.core.overload import Accept, MostRequests
 from paceline.core.request import FinishReason, IntArray, Sequence
 from paceline.core.scheduler import Scheduler
@@ -22,7 +20,7 @@ LONGEST = 4096  # steps taken at once, at most
 # Under these, a step in which nobody waits and everybody decodes is the same whatever came before it.
 _COMPOSITIONS: tuple[type, ...] = (MixedChunks,)
 _OVERLOADS: tuple[type, ...] = (Accept, MostRequests)
-_ORDERS: tuple[type, ...] = (Fcfs, Priority)
+_HOOKS = ("begin", "generated")  # of orders that follow every step
 
 
 class SteadyDecode:
@@ -36,7 +34,7 @@ class SteadyDecode:
         row = scheduler.discipline
         self.possible = (
             type(row.composition) in _COMPOSITIONS
-            and type(scheduler.waiting) in _ORDERS
+            and not any(hasattr(scheduler.waiting, hook) for hook in _HOOKS)
             and type(row.overload) in _OVERLOADS
             and not row.together
             and not isinstance(row.admission, Observer)
@@ -75,8 +73,8 @@ class SteadyDecode:
             count //= 2
         return count
 
-    def take(self, count: int, late: bool = False) -> list[Sequence]:
-        """Take `count` steps, at most `steps()`. Who ended, in order of admission.
+    def take(self, count: int, now: float, late: bool = False) -> list[Sequence]:
+        """Take `count` steps, at most `steps()`; the last is over at `now`. Who ended, in order of admission.
 
         `late`: enter blocks into the cache's index only when their sequence ends, or at `settle`. For when no other
         sequence can ever ask for them.
@@ -101,6 +99,7 @@ class SteadyDecode:
         totals.scheduled_tokens += count * rows.size
         totals.generation_tokens += count * rows.size
         scheduler.step = None
+        scheduler.now = now
         ends = ahead >= batch.max_length[rows]
         ended: list[Sequence] = []
         for row in rows[ends].tolist():

@@ -55,16 +55,14 @@ class Prompts:
             if len(_PARAMS) < 65536:
                 _PARAMS[timed.output_len] = params
         return SimulatedRequest(
-            timed.id,
-            self.ids(timed),
-            params,
-            timed.arrival,
-            timed.priority,
-            timed.tenant or "default",
-            None,
-            index,
-            None,
-            index,
+            id=timed.id,
+            prompt=self.ids(timed),
+            params=params,
+            arrival=timed.arrival,
+            priority=timed.priority,
+            tenant=timed.tenant or "default",
+            seed=index,
+            index=index,
         )
 
 

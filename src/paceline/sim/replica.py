@@ -22,7 +22,8 @@ from paceline.sim.prompts import SimulatedRequest
 from paceline.workload.records import Outcome
 
 MOST_AT_ONCE = 256  # decode steps foreseen together
-RETRIES = 256  # empty steps in a row after which nothing is expected to change
+IDLE_WAIT = 0.02  # seconds after which an engine that could run nothing asks its scheduler again
+MOST_WAITS = 1000  # in a row, after which only an arrival can change anything
 
 Ended = Callable[[int, float], None]
 
@@ -60,7 +61,7 @@ class Replica:
         self.log = log
         self.usage = Usage()
         self.clock = 0.0  # of the last step boundary
-        self.next = math.inf  # when it changes next
+        self.next = math.inf  # when it changes next; inf: not before something arrives
         self.load = 0  # requests inside
         self.load_tokens = 0  # prompt and generated tokens of these requests, as asked for
         self.alive = True
@@ -77,7 +78,7 @@ class Replica:
         self._ends: FloatArray | None = None  # of the decode steps foreseen
         self._seconds: FloatArray | None = None  # how long each takes
         self._again = False  # such steps were the last thing taken
-        self._retries = 0
+        self._waits = 0
 
     # -- requests in and out ----------------------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class Replica:
         self.usage.add(now - self.clock, rows, 0, held)
         self.usage.steps += count
         self.usage.fast_steps += count
-        ended = self._steady.take(count, self._late)
+        ended = self._steady.take(count, now, self._late)
         self.clock = now
         self._again = True
         for sequence in ended:
@@ -204,6 +205,7 @@ class Replica:
 
     def _admit(self, now: float) -> None:
         for request in self._pending:
+            request.arrival = now  # the engine's clock starts when it sees the request
             try:
                 self.scheduler.add(request, now)
             except RequestError as error:
@@ -217,18 +219,22 @@ class Replica:
     def _schedule(self, now: float) -> None:
         scheduler = self.scheduler
         self._steady.settle()
-        while True:
+        plan = None
+        while plan is None:
             plan = scheduler.schedule(now)
-            for sequence in scheduler.take_ended():
+            ended = scheduler.take_ended()
+            for sequence in ended:
                 expired = sequence.finish_reason is FinishReason.EXPIRED
                 if expired:
                     self.log.say(_shortened(sequence.finish_detail or "expired"))
                 self._leave(sequence, now, Outcome.INCOMPLETE if expired else Outcome.OK)
-            if plan is not None:
-                break
-            if not self._ask_again(now):
+            if plan is None and not ended:
+                self._wait(now)
                 return
-        self._retries = 0
+            if plan is None and not scheduler.has_work():
+                self.next = math.inf
+                return
+        self._waits = 0
         for entered in plan.entered:
             self._enter(entered.row)
         if self._watch is not None:
@@ -245,22 +251,13 @@ class Replica:
             token = self.executor.token(batch.occupant[row].seed)
             batch.tokens[row, batch.length[row] : batch.max_length[row]] = token
 
-    def _ask_again(self, now: float) -> bool:
-        """Nothing runs in this step. True: ask again at once; otherwise `next` says when."""
-        scheduler = self.scheduler
-        if not scheduler.has_work():
-            self.next = math.inf
-            return False
-        step = scheduler.step
-        if step is not None and step.wake is not None and step.wake > now:
-            self.next = step.wake
-            return False
-        self._retries += 1
-        if self._retries < RETRIES:
-            return True
-        self._retries = 0
-        self.next = math.inf  # until something arrives
-        return False
+    def _wait(self, now: float) -> None:
+        """Nothing can run: ask again as an engine does, when the scheduler says so or after a short while."""
+        step = self.scheduler.step
+        wake = step.wake if step is not None else None
+        self._waits = 0 if wake is not None and wake > now else self._waits + 1
+        soon = now + IDLE_WAIT
+        self.next = math.inf if self._waits >= MOST_WAITS else soon if wake is None else min(max(wake, now), soon)
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
