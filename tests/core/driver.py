@@ -582,7 +582,8 @@ def random_ask(random: Random, name: str, config: SchedulerConfig, bases: list[t
     )
 
 
-KNOBS = {"growth": (0, 1, 4), "most": (0, 1, 3), "window": (2, 3)}  # values that make things happen in short runs
+# Values that make things happen in short runs.
+KNOBS = {"growth": (0, 1, 4), "most": (0, 1, 3), "window": (2, 3), "clip": (0, 2)}
 
 
 def random_knobs(random: Random, discipline: str) -> dict[str, Any]:
