@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from paceline.bench.server_process import ServerProcess
 from paceline.bench.target import BenchError, Target
+from paceline.core.disciplines import discipline
 from paceline.workload.run import Finding, Run
 
 Measure = Callable[[Target, str], Run]
@@ -34,9 +35,35 @@ class Contestant:
 
 
 def by_discipline(names: Sequence[str], model: str, more: str) -> list[Contestant]:
-    """`paceline serve` under each discipline. BenchError for none, or one twice."""
+    """`paceline serve` under each discipline. BenchError for none, or one twice; ConfigError for one there is not.
+
+    Each gets the settings of its own row of the table (token budget, most sequences, ...) unless `more` names them.
+    """
     _distinct(names)
-    return [Contestant(name, flags=(model, "--discipline", name, *shlex.split(more))) for name in names]
+    given = shlex.split(more)
+    return [
+        Contestant(name, flags=(model, "--discipline", name, *_own_settings(name, given), *given)) for name in names
+    ]
+
+
+def _own_settings(name: str, given: Sequence[str]) -> list[str]:
+    row = discipline(name)
+    settings = {**row.defaults, **{setting: value for setting, (value, _) in row.fixed.items()}}
+    named = {flag.removeprefix("--no-").removeprefix("--").partition("=")[0] for flag in given if flag[:2] == "--"}
+    if settings.get("enable_chunked_prefill") is False and "max-model-len" not in named:
+        # Whole prompts: a step must have room for the longest one.
+        budget = given[given.index("--max-num-batched-tokens") + 1] if "max-num-batched-tokens" in named else None
+        settings["max_model_len"] = budget or settings.get("max_num_batched_tokens", 2048)
+    flags: list[str] = []
+    for setting, value in settings.items():
+        flag = setting.replace("_", "-")
+        if flag in named:
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags
 
 
 def by_url(texts: Sequence[str]) -> list[Contestant]:

@@ -62,7 +62,7 @@ def cdfs(runs: Sequence[Run]) -> list[Figure]:
         layout = _layout("ms", "% of requests", log_x=True, shapes=shapes, legend=len(runs) > 1)
         layout["yaxis"]["range"] = [0, 101]
         layout["xaxis"] |= _ticks([value for line in data for value in line["x"]] + _milliseconds(runs, name))
-        caption = "Steady part. Dashed: the target." if shapes else "Steady part of the run."
+        caption = f"{_part(runs)} Dashed: the target." if shapes else _part(runs)
         figures.append(Figure(title, caption, data, layout))
     return figures
 
@@ -73,8 +73,8 @@ def timeline(run: Run) -> Figure:
     data = [_line("in flight (client)", at, count, 9, shape="hv", width=1.5, dash="dot")]
     line = run.timeline
     if len(line):
-        running = _line("running", line.at, line.running, 0, width=1.5)
-        waiting = _line("waiting", line.at, line.waiting, 1, width=1.5)
+        running = _line("running", line.at, line.running, 0, shape="hv", width=1.5)
+        waiting = _line("waiting", line.at, line.waiting, 1, shape="hv", width=1.5)
         data += [
             {**running, "stackgroup": "server", "fillcolor": "rgba(37,99,235,0.25)"},
             {**waiting, "stackgroup": "server", "fillcolor": "rgba(234,88,12,0.3)"},
@@ -195,7 +195,7 @@ def bars(runs: Sequence[Run]) -> list[Figure]:
         bar |= {"textposition": "outside", "cliponaxis": False, "hovertemplate": "%{x}: %{y:,.4~r}<extra></extra>"}
         layout = _layout("", unit)
         layout["xaxis"] |= {"tickangle": -30, "type": "category"}
-        figures.append(Figure(title, "Steady part.", [bar], layout))
+        figures.append(Figure(title, _part(runs), [bar], layout))
     return figures
 
 
@@ -227,6 +227,11 @@ def against_rate(runs: Sequence[Run], knee: float | None = None) -> list[Figure]
         Figure("Requests done by rate", "Where `done` leaves the dotted line, the server is full.", data, layout)
     )
     return figures
+
+
+def _part(runs: Sequence[Run]) -> str:
+    settled = all(run.summary.steady.window.settled for run in runs)
+    return "Steady part of the run." if settled else "The whole run, where it was too short for a steady part."
 
 
 def _targets(runs: Sequence[Run], name: str) -> list[float]:

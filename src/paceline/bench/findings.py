@@ -149,7 +149,7 @@ def _arrival_findings(run: Run) -> list[Finding]:
 
 def _little_findings(steady: Stretch) -> list[Finding]:
     law = steady.little
-    if abs(law.residual) <= 0.1:
+    if abs(law.residual) <= 0.1 or not steady.window.settled:
         return []
     return [
         warning(
@@ -219,6 +219,8 @@ def _queue_findings(run: Run) -> list[Finding]:
     inside = [i for i, at in enumerate(line.at) if window.begin <= at <= window.end]
     if len(inside) < 10:
         return []
+    if len(inside) < window.length / 2:
+        return [note("the server's gauges answered less than every 2 s: it tells nothing of itself during a long step")]
     server = float(np.mean([line.running[i] + line.waiting[i] for i in inside]))
     client = run.summary.steady.little.in_flight
     if abs(server - client) <= max(0.15 * client, 1.0):

@@ -129,7 +129,7 @@ def _findings(runs: Sequence[Run]) -> str:
     rows = []
     for level in ("invalid", "warning", "note"):
         for (kind, text), labels in said.items():
-            if kind == level:
+            if kind == level and (level != "note" or len(labels) == len(runs)):
                 whose = f"<b>{escape(', '.join(labels))}:</b> " if len(runs) > 1 and len(labels) < len(runs) else ""
                 name = "not valid" if level == "invalid" else level
                 rows.append(f"<li class={level}><span>{name}</span><div>{whose}{escape(text)}</div></li>")
@@ -163,7 +163,8 @@ def _comparison(runs: Sequence[Run]) -> str:
     head = "".join(
         f"<th><i style='background:{figures.color(i)}'></i>{escape(run.label)}</th>" for i, run in enumerate(runs)
     )
-    return f"<div class=scroll><table><tr><th>steady part</th>{head}</tr>{''.join(body)}</table></div>"
+    part = "steady part" if all(run.summary.steady.window.settled for run in runs) else "steady part, or whole run"
+    return f"<div class=scroll><table><tr><th>{part}</th>{head}</tr>{''.join(body)}</table></div>"
 
 
 def _one_of_many(run: Run) -> str:
@@ -183,7 +184,8 @@ def _tables(run: Run) -> str:
         one = getattr(steady, name)
         cells = "".join(f"<td>{_interval(one.percentiles.get(percent))}</td>" for percent in percents)
         rows.append(f"<tr><th>{label}</th><td>{_ms(one.mean)}</td>{cells}</tr>")
-    latency = f"<table><tr><th>latency, steady part</th><th>mean</th>{head}</tr>{''.join(rows)}</table>"
+    part = "steady part" if steady.window.settled else "whole run"
+    latency = f"<table><tr><th>latency, {part}</th><th>mean</th>{head}</tr>{''.join(rows)}</table>"
     parts = [f"<div class=scroll>{latency}</div>", _rates(whole, steady)]
     if whole.goodput is not None and steady.goodput is not None:
         parts.append(_goodput(whole, steady))

@@ -41,7 +41,7 @@ def print_findings(console: Console, runs: Sequence[Run]) -> None:
             said.setdefault((finding.level, finding.text), []).append(run.label)
     for level in ("invalid", "warning", "note"):
         for (kind, text), labels in said.items():
-            if kind == level:
+            if kind == level and (level != "note" or len(labels) == len(runs)):
                 whose = f"{', '.join(dict.fromkeys(labels))}: " if len(runs) > 1 and len(labels) < len(runs) else ""
                 name = "NOT VALID" if level == "invalid" else level
                 console.print(f"[{_STYLE[level]}]{name}:[/] {plain(whose + text)}", highlight=False)

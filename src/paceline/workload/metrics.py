@@ -138,7 +138,7 @@ def summarise(
     if len(records) == 0:
         raise WorkloadError("there are no requests to summarise")
     check_targets(targets or {})
-    whole = Window(float(records.scheduled[0]), float(np.nanmax([*_ends(records), records.scheduled[-1]])))
+    whole = Window(float(records.scheduled[0]), _last(records))
     steady = window or steady_window(records)
     tenants = {}
     if len(records.tenants) > 1:
@@ -149,7 +149,7 @@ def summarise(
     return Summary(
         stretch(records, whole, targets, percents),
         stretch(records, steady, targets, percents),
-        stability(records, steady),
+        stability(records),
         tenants,
     )
 
@@ -167,19 +167,17 @@ def steady_window(records: Records) -> Window:
     """From when the system has filled to the last arrival: neither start-up nor drain is in it.
 
     The start is the later of a tenth of the arrivals and the median time a request spends in the system, but at most
-    half-way. Not settled: fewer than 20 arrivals are left, or requests take longer than a third of the run.
+    half-way. The whole run, and not settled, where fewer than 20 arrivals are left, or where the median request takes
+    longer than a third of the arrivals' span.
     """
     begin, end = float(records.scheduled[0]), float(records.scheduled[-1])
     stay = np.nan_to_num(_ends(records) - records.scheduled, nan=0.0)
-    typical = float(np.median(stay)) if stay.size else 0.0
+    typical = float(np.median(stay))
     tenth = float(records.scheduled[len(records) // 10])
     start = min(max(tenth, begin + typical), begin + (end - begin) / 2)
-    inside = int((records.scheduled >= start).sum())
-    settled = inside >= 20 and typical <= (end - begin) / 3
-    if end - start <= 0:  # all at once: there is only start-up and drain
-        last = float(np.nanmax([*_ends(records), end]))
-        return Window(begin, max(last, begin + 1e-9), False)
-    return Window(start, end, settled)
+    if int((records.scheduled >= start).sum()) < 20 or typical > (end - begin) / 3 or end <= start:
+        return Window(begin, max(_last(records), begin + 1e-9), False)
+    return Window(start, end)
 
 
 def stretch(records: Records, window: Window, targets: dict[str, float] | None, percents: tuple[float, ...]) -> Stretch:
@@ -252,15 +250,18 @@ def in_flight(records: Records, points: int = 200) -> tuple[Floats, Floats]:
     """(times, requests in the system at each): `points` times over the run."""
     ends = _ends(records)
     alive = ~np.isnan(ends)
-    begin, end = float(records.scheduled[0]), float(np.nanmax([*ends, records.scheduled[-1]]))
+    begin, end = float(records.scheduled[0]), _last(records)
     at = np.linspace(begin, end, points)
     came = np.searchsorted(np.sort(records.scheduled[alive]), at, side="right")
     went = np.searchsorted(np.sort(ends[alive]), at, side="right")
     return at, (came - went).astype(np.float64)
 
 
-def stability(records: Records, window: Window) -> Stability:
-    """Backlogged: the line through the number in flight rises by more than half its mean and three standard errors."""
+def stability(records: Records) -> Stability:
+    """Backlogged: while requests arrive (the first tenth apart), the line through the number in flight rises by more
+    than half its mean and three standard errors. Overloaded: less than 90 % of what arrived was finished as well.
+    """
+    window = Window(float(records.scheduled[len(records) // 10]), float(records.scheduled[-1]))
     at, count = in_flight(records, 400)
     inside = (at >= window.begin) & (at <= window.end)
     at, count = at[inside], count[inside]
@@ -288,6 +289,10 @@ def _slope_error(centred: Floats, rest: Floats) -> float:
 
 def _ends(records: Records) -> Floats:
     return records.last
+
+
+def _last(records: Records) -> float:
+    return float(np.nanmax(np.append(_ends(records), records.scheduled[-1])))
 
 
 def _overlap(first: Floats, last: Floats, window: Window) -> Floats:
