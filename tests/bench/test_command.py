@@ -1,0 +1,127 @@
+"""`paceline bench` as a user runs it, on the real model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.app import run
+from tests.server.conftest import LiveServer
+
+
+def bench(*arguments: str) -> int:
+    return run(["bench", *arguments])
+
+
+def test_a_run_prints_saves_and_draws(live: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    status = bench(
+        *("serve", "--base-url", live.url, "--num-prompts", "16", "--input-len", "24", "--output-len", "6"),
+        *("--request-rate", "8", "--prefix-len", "32", "--tenants", "a:1,b:1", "--goodput", "ttft:60000 tpot:9000"),
+        *("--save-detailed", "--result-dir", str(tmp_path), "--result-filename", "result.json", "--html", str(page)),
+        *("--metadata", "purpose=test", "--max-lateness", "30"),
+    )
+    said = capsys.readouterr().out
+    values = json.loads((tmp_path / "result.json").read_text())
+    assert status in (0, 1), said  # 1: a busy machine may keep the client from its rate
+    assert "16 requests: 16 ok" in said
+    assert "95 % interval" in said
+    assert values["completed"] == 16
+    assert values["input_lens"] == [56] * 16
+    assert values["output_lens"] == [6] * 16
+    assert values["request_goodput"] > 0
+    assert values["purpose"] == "test"
+    assert values["whole"]["cached_tokens"] > 0
+    assert set(values["per_tenant"]) == {"a", "b"}
+    text = page.read_text()
+    assert not re.search(r'(src|href)="?https?://', text.split("<script>", 1)[0])
+    assert text.count("<figure") >= 7
+    for payload in re.findall(r"<script type=application/json>(.*?)</script>", text):
+        assert json.loads(payload)["data"] is not None
+
+
+def test_exact_ids_fill_the_prefix_cache_as_intended(live: LiveServer, tmp_path: Path) -> None:
+    bench(
+        *("serve", "--base-url", live.url, "--num-prompts", "10", "--input-len", "32", "--output-len", "2", "--quiet"),
+        *("--prefix-len", "96", "--concurrency", "1", "--seed", "77", "--save-result"),
+        *("--result-dir", str(tmp_path), "--result-filename", "result.json"),
+    )
+    values = json.loads((tmp_path / "result.json").read_text())
+    assert values["whole"]["cached_tokens"] == 9 * 96
+    assert values["loop"] == "closed"
+
+
+def test_a_trace_is_replayed(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    bench(
+        *("serve", "--base-url", live.url, "--trace", "azure2023_conv", "--num-prompts", "12", "--request-rate", "12"),
+        *("--scale-lengths", "0.02", "--num-warmups", "0", "--quiet", "--max-lateness", "30"),
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert "trace timestamps, time x" in said
+    assert "12 requests: 12 ok" in said
+
+
+def test_a_sweep_finds_where_targets_break(
+    live: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "sweep.html"
+    bench(
+        *("sweep", "--base-url", live.url, "--rates", "4,16", "--num-prompts", "12", "--input-len", "16", "--quiet"),
+        *("--output-len", "4", "--goodput", "ttft:0.001", "--html", str(page), "--num-warmups", "0"),
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert "breaks" in said
+    assert "No rate from 4/s on keeps 99% within TTFT 0.001 ms" in said
+    assert "Requests done by rate" in page.read_text()
+
+
+def test_servers_are_compared_in_turns(live: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "compare.html"
+    bench(
+        *("compare", "--base-urls", f"one={live.url},two={live.url}", "--rounds", "2", "--num-prompts", "8"),
+        *("--input-len", "16", "--output-len", "3", "--concurrency", "4", "--quiet", "--html", str(page)),
+        *("--save-result", "--result-dir", str(tmp_path), "--result-filename", "compare.json"),
+    )
+    said = capsys.readouterr().out
+    assert re.search(r"steady part\S* .*|one +two", said)
+    runs = json.loads((tmp_path / "compare.json").read_text())["runs"]
+    assert [one["label"] for one in runs] == ["one", "one", "two", "two"]
+    assert page.read_text().count("<details>") >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--trace", "nothing"), "no trace is called 'nothing'"),
+        (("--request-rate", "fast"), "--request-rate: 'fast' is not valid"),
+        (("--goodput", "latency:5"), "--goodput: 'latency:5' is not valid"),
+        (("--arrivals", "trace"), "--arrivals: 'trace' is not valid"),
+        (("--ramp", "1:2"), "--ramp: '1:2' is not valid"),
+        (("--mix", "1:2"), "--mix: '1:2' is not valid"),
+        (("--concurrency", "0"), "--concurrency: 0 is not valid"),
+        (("--concurrency", "2", "--max-concurrency", "2"), "--max-concurrency: 2 is not valid"),
+        (("--extra-body", "[1]"), "--extra-body: '[1]' is not valid"),
+        (("--num-prompts", "0"), "--num-prompts: 0 is not valid"),
+        (("--percentiles", "50,101"), "--percentiles: '50,101' is not valid"),
+        (("--metadata", "x"), "--metadata: 'x' is not valid"),
+        (("--trace", "azure2023_code", "--num-prompts", "9999"), "at most 4500"),
+        (("--base-url", "127.0.0.1:8000"), "it must start with http:// or https://"),
+    ],
+)
+def test_flags_that_make_no_sense_are_one_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("serve", "--quiet", *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_comparison_needs_something_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("compare") == 2
+    assert "--disciplines" in capsys.readouterr().err
+    assert bench("compare", "--disciplines", "paceline,nonsense") == 2
+    assert "nonsense" in capsys.readouterr().err
