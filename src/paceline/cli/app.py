@@ -9,6 +9,7 @@ import typer
 
 from paceline.cli.bench import app as bench
 from paceline.cli.serve import serve
+from paceline.cli.simulate import plan, simulate
 from paceline.errors import ConfigError, EngineDeadError, PacelineError
 
 app = typer.Typer(
@@ -20,6 +21,8 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.add_typer(bench)
+app.command()(simulate)
+app.command()(plan)
 
 
 @app.command()

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from paceline.errors import ConfigError
 from paceline.sim.cluster import ReplicaSpec, Run, simulate
 from paceline.sim.router import router
@@ -85,7 +87,7 @@ class Traffic:
         rounds = -(-count // len(workload))
         if rounds > 1:
             workload = _repeated(workload, rounds)
-        workload = workload.head(count)
+        workload = _typical(workload, count)
         if self.arrivals == "poisson":
             process = Poisson(rate)
             return workload.with_times(times(process, len(workload), self.seed), process.describe())
@@ -107,6 +109,21 @@ class Traffic:
         if self.arrivals == "poisson":
             return "Poisson arrivals; requests of " + self.workload.describe()
         return "trace timestamps, time scaled (bursts keep their shape); " + self.workload.describe()
+
+
+def _typical(workload: Workload, count: int) -> Workload:
+    """`count` requests in a row whose tokens are on average as many as the whole workload's."""
+    total = len(workload)
+    if count >= total:
+        return workload
+    tokens = np.array([(one.prompt_len, one.output_len) for one in workload.requests], np.float64)
+    sums = np.concatenate([np.zeros((1, 2)), np.cumsum(tokens, axis=0)])
+    starts = np.arange(0, total - count + 1, max(1, count // 50))
+    means = (sums[starts + count] - sums[starts]) / count
+    best = int(starts[np.argmin(np.abs(np.log(means / tokens.mean(axis=0))).sum(axis=1))])
+    first = workload.requests[best].arrival
+    chosen = [replace(one, arrival=one.arrival - first) for one in workload.requests[best : best + count]]
+    return replace(workload, requests=chosen)
 
 
 def _period(workload: Workload) -> float:

@@ -13,6 +13,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _FLUSH = 8192  # gaps collected before they are counted
+_SAMPLES = 4000  # of a replica's state, at most
 
 
 class RunLog:
@@ -94,6 +95,19 @@ class Usage:
     kv_histogram: Floats = field(default_factory=lambda: np.zeros(102))  # seconds by held share, in hundredths
     steps: int = 0
     fast_steps: int = 0  # of these, taken together with others
+    samples: list[tuple[float, int, int, float, int]] = field(default_factory=list)
+    """(time, running, waiting, held share, tokens generated), a few thousand at most over any run."""
+    _interval: float = 0.05
+    _due: float = 0.0
+
+    def sample(self, now: float, running: int, waiting: int, share: float, generated: int) -> None:
+        """Remember how things are, where it is long enough ago since the last time."""
+        if now < self._due:
+            return
+        self.samples.append((now, running, waiting, share, generated))
+        if len(self.samples) >= _SAMPLES:
+            self.samples, self._interval = self.samples[::2], self._interval * 2
+        self._due = now + self._interval
 
     def add(self, seconds: float, running: int, waiting: int, share: float) -> None:
         self.seconds += seconds

@@ -301,7 +301,7 @@ def _rescaled(question: Question, best: Candidate, factor: float, progress: Prog
 
 def cluster_requests(question: Question) -> int:
     """Enough for a steady state of the whole cluster."""
-    return int(min(max(question.trial_requests, 20 * question.rate), 60_000))
+    return int(min(max(question.trial_requests, 40 * question.rate), 60_000))
 
 
 def _smallest(
@@ -313,24 +313,25 @@ def _smallest(
 
     def meets(replicas: int) -> bool:
         if replicas not in tried:
-            one = trial(
+            tried[replicas] = trial(
                 question.traffic, spec, question.targets, question.rate, count, replicas, question.router
             )
-            progress(f"{replicas} replicas behind {question.router}: {'meets' if one.meets else 'misses'}")
-            tried[replicas] = one
+            progress(f"{replicas} replicas behind {question.router}: {_met(tried[replicas])}")
         return tried[replicas].meets
 
-    guess = max(1, math.ceil(question.rate / rate))
-    step = max(1, guess // 25)
+    guess = _pooled_guess(question, spec, rate, progress)
+    step = 1
     if meets(guess):
-        high, low = guess, max(guess - step, 0)
+        high, low = guess, guess - 1
         while low > 0 and meets(low):
+            step *= 2
             high, low = low, max(low - step, 0)
     else:
-        low, high = guess, guess + step
+        low, high = guess, guess + 1
         while not meets(high):
-            low, high, step = high, high + 2 * step, 2 * step
-            if high > 64 * guess + 64:
+            step *= 2
+            low, high = high, high + step
+            if high > 16 * guess + 64:
                 raise PlanError(
                     f"even {low} replicas of this kind miss the targets at {question.rate:g} requests/s behind "
                     f"{question.router}; try another --router or looser targets"
@@ -339,6 +340,26 @@ def _smallest(
         middle = (low + high) // 2
         low, high = (low, middle) if meets(middle) else (middle, high)
     return high, tried[high], tried.get(high - 1)
+
+
+def _met(one: Trial) -> str:
+    return "meets" if one.meets else "misses " + (", ".join(map(str, one.missed)) or "requests")
+
+
+def _pooled_guess(question: Question, spec: ReplicaSpec, rate: float, progress: Progress) -> int:
+    """Where to begin: a router evens bursts out, so in company a replica carries more. Found on a few of them."""
+    alone = max(1, math.ceil(question.rate / rate))
+    few = 8
+    if alone <= 2 * few:
+        return alone
+    low, high = rate, 1.3 * rate
+    while high / low > 1.02:
+        middle = math.sqrt(low * high)
+        count = int(max(question.trial_requests, 40 * middle * few))
+        one = trial(question.traffic, spec, question.targets, middle * few, count, few, question.router)
+        progress(f"{few} replicas at {middle:.3g} requests/s each: {_met(one)}")
+        low, high = (middle, high) if one.meets else (low, middle)
+    return max(1, math.ceil(question.rate / low))
 
 
 def _spares(replicas: int, question: Question) -> int:

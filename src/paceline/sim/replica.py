@@ -151,6 +151,7 @@ class Replica:
         log.last[indexes] = now
         held = 1 - scheduler.kv.available / scheduler.config.num_blocks
         self.usage.add(now - self.clock, rows, 0, held)
+        self.usage.sample(now, rows, 0, held, scheduler.totals.generation_tokens)
         self.usage.steps += count
         self.usage.fast_steps += count
         ended = self._steady.take(count, now, self._late)
@@ -169,7 +170,9 @@ class Replica:
         indexes = self._rows[rows]
         previous = log.last[indexes]
         held = 1 - scheduler.kv.available / scheduler.config.num_blocks
-        self.usage.add(now - self.clock, scheduler.num_running, scheduler.num_waiting, held)
+        running, waiting = scheduler.num_running, scheduler.num_waiting
+        self.usage.add(now - self.clock, running, waiting, held)
+        self.usage.sample(now, running, waiting, held, scheduler.totals.generation_tokens)
         self.usage.steps += 1
         events = scheduler.complete(result, now)
         log.add_gaps(now - previous)
