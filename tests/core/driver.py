@@ -24,7 +24,7 @@ from paceline.core.params import SamplingParams
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.request import FinishReason, Request, SequenceState, StepEvents
 from paceline.core.scheduler import Scheduler
-from paceline.errors import RequestError
+from paceline.errors import ConfigError, RequestError
 
 MASK = (1 << 64) - 1
 POISON = np.uint64(0)
@@ -147,6 +147,8 @@ class World:
             params=ask.params,
             arrival=ask.arrival,
             priority=ask.priority,
+            tenant=ask.salt or "default",
+            output_hint=ask.max_tokens,
             cache_salt=ask.salt,
             seed=ask.seed or 0,
             resumed=resumed,
@@ -493,6 +495,16 @@ def sensible(config: SchedulerConfig, discipline: str) -> SchedulerConfig:
     if pinned.get("enable_chunked_prefill") is False:
         pinned["max_num_batched_tokens"] = max(config.max_num_batched_tokens, config.max_model_len)
     return replace(config, **pinned)
+
+
+def makes_sense(discipline: str, order: str) -> bool:
+    """May the row go with the order?"""
+    row = discipline_named(discipline, order)
+    try:
+        row.check(row.configure(num_blocks=1))
+    except ConfigError:
+        return False
+    return True
 
 
 def crowded_config(random: Random) -> SchedulerConfig:

@@ -60,7 +60,7 @@ MODELS = {"fcfs": Fcfs, "priority": Priority}
     )
 )
 def test_an_order_is_a_sorted_list(name: str, actions: list[tuple[str, int, int, int]]) -> None:
-    order, model = ORDERS[name](), MODELS[name]()
+    order, model = ORDERS[name].queue(), MODELS[name]()
     for number, (action, priority, arrival, pick) in enumerate(actions):
         if action in ("add", "resume"):
             item = sequence(number, priority, float(arrival))
@@ -84,13 +84,13 @@ def test_an_order_is_a_sorted_list(name: str, actions: list[tuple[str, int, int,
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_an_empty_order_has_no_first_and_no_members(name: str) -> None:
-    order = ORDERS[name]()
+    order = ORDERS[name].queue()
     assert order.first() is None and list(order) == [] and len(order) == 0
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_first_leaves_the_sequence_where_it_is(name: str) -> None:
-    order = ORDERS[name]()
+    order = ORDERS[name].queue()
     order.add(sequence(0))
     assert order.first() is order.first() is not None and len(order) == 1
 
@@ -98,12 +98,12 @@ def test_first_leaves_the_sequence_where_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", ORDERS)
 def test_removing_what_does_not_wait_is_an_error(name: str) -> None:
     with pytest.raises(KeyError):
-        ORDERS[name]().remove(sequence(0))
+        ORDERS[name].queue().remove(sequence(0))
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_what_was_removed_may_come_back(name: str) -> None:
-    order, item = ORDERS[name](), sequence(0)
+    order, item = ORDERS[name].queue(), sequence(0)
     for _ in range(3):
         order.add(item)
         order.remove(item)
@@ -114,7 +114,7 @@ def test_what_was_removed_may_come_back(name: str) -> None:
 
 
 def test_fcfs_puts_a_preempted_sequence_before_all_others() -> None:
-    order = ORDERS["fcfs"]()
+    order = ORDERS["fcfs"].queue()
     for number in (1, 2):
         order.add(sequence(number))
     for number in (4, 3):  # the newest is preempted first
@@ -123,7 +123,7 @@ def test_fcfs_puts_a_preempted_sequence_before_all_others() -> None:
 
 
 def test_priority_gives_a_preempted_sequence_its_old_place() -> None:
-    order = ORDERS["priority"]()
+    order = ORDERS["priority"].queue()
     for number, priority in ((1, 0), (2, 5)):
         order.add(sequence(number, priority))
     order.resume(sequence(3, 1))
@@ -131,14 +131,14 @@ def test_priority_gives_a_preempted_sequence_its_old_place() -> None:
 
 
 def test_priority_breaks_ties_by_arrival_then_by_name() -> None:
-    order = ORDERS["priority"]()
+    order = ORDERS["priority"].queue()
     for number, arrival, name in ((0, 2.0, "a"), (1, 1.0, "c"), (2, 1.0, "b")):
         order.add(sequence(number, 0, arrival, name))
     assert [item.id for item in order] == ["b", "c", "a"]
 
 
 def test_removed_entries_do_not_pile_up() -> None:
-    order = ORDERS["priority"]()
+    order = ORDERS["priority"].queue()
     keeper = sequence(0, priority=-1)
     order.add(keeper)
     for number in range(1, 2000):

@@ -26,6 +26,7 @@ class Batch:
         self.computed: IntArray = np.zeros(rows, np.int32)  # tokens with K/V, those of the step being run included
         self.held: IntArray = np.zeros(rows, np.int32)  # blocks in the block table
         self.number: IntArray = np.zeros(rows, np.int32)  # order of submission
+        self.tenant: IntArray = np.zeros(rows, np.int32)  # index of the tenant
         self.prompt_length: IntArray = np.zeros(rows, np.int32)
         self.min_length: IntArray = np.zeros(rows, np.int32)  # no stop token counts below this length
         self.max_length: IntArray = np.zeros(rows, np.int32)  # the sequence ends at this length
@@ -54,6 +55,7 @@ class Batch:
         self.computed[row] = 0
         self.held[row] = 0
         self.number[row] = sequence.number
+        self.tenant[row] = sequence.tenant
         self.prompt_length[row] = sequence.prompt_length
         self.min_length[row] = sequence.prompt_length + params.min_tokens
         self.max_length[row] = sequence.max_length

@@ -12,7 +12,7 @@ from paceline.core.compositions import Composition
 from paceline.core.config import SchedulerConfig
 from paceline.core.evictions import Eviction
 from paceline.core.head_of_line import HeadOfLine
-from paceline.core.orders import ORDERS
+from paceline.core.orders import ORDERS, Policy
 from paceline.core.overload import Accept, Overload
 from paceline.errors import ConfigError
 
@@ -40,7 +40,13 @@ class Discipline:
     )  # settings that make sense under it with one value only: the value, and why
     together: bool = False  # who is done keeps row and KV until the whole batch is; then all finish, in batch order
     empty_steps: str = ""  # when a step may be empty although somebody could start; "": never
+    order_knobs: Policy | None = None  # the order with knobs of its own; None: as in the table of orders
     failure_modes: tuple[str, ...] = ()  # what is known to go wrong under it
+
+    @property
+    def policy(self) -> Policy:
+        """The order with its knobs."""
+        return ORDERS[self.order] if self.order_knobs is None else self.order_knobs
 
     def configure(self, **settings: Any) -> SchedulerConfig:
         """The row's settings, changed by those given."""
@@ -69,23 +75,23 @@ class Discipline:
                 raise ConfigError(
                     f"knob of {self.name}", name, "one of " + (", ".join(self.knobs()) or "none: it has no knobs")
                 )
-            checked = _like(f"knob {name} of {self.name}", value, getattr(getattr(self, owner), name))
+            checked = _like(f"knob {name} of {self.name}", value, getattr(self._parts()[owner], name))
             changes.setdefault(owner, {})[name] = checked
-        parts = {owner: replace(getattr(self, owner), **checked) for owner, checked in changes.items()}
+        parts = {owner: replace(self._parts()[owner], **checked) for owner, checked in changes.items()}
+        if parts.get("order_knobs") == ORDERS[self.order]:
+            parts["order_knobs"] = None
         return replace(self, **parts)
 
     def _parts(self) -> dict[str, Any]:
         """The dataclass objects of the row, by the field they are in."""
-        return {
-            point: getattr(self, point)
-            for point in ("admission", "head_of_line", "composition", "eviction", "overload")
-        }
+        points = ("admission", "head_of_line", "composition", "eviction", "overload")
+        return {**{point: getattr(self, point) for point in points}, "order_knobs": self.policy}
 
     def with_order(self, order: str) -> Discipline:
         """The same discipline under another queue policy."""
         if order not in ORDERS:
             raise ConfigError("--order", order, "one of " + ", ".join(sorted(ORDERS)))
-        return replace(self, order=order, eviction=self.evictions.get(order, self.eviction))
+        return replace(self, order=order, order_knobs=None, eviction=self.evictions.get(order, self.eviction))
 
 
 def _like(setting: str, value: Any, default: Any) -> Any:

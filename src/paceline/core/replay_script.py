@@ -34,6 +34,9 @@ class ScriptRequest:
     priority: int = 0
     tenant: str = "default"
     cache_salt: str | None = None
+    ttft_target: float | None = None
+    tpot_target: float | None = None
+    output_hint: int | None = None
     abort_step: int | None = None
     abort_when: str = "before"
 
@@ -47,6 +50,10 @@ class ScriptRequest:
             priority=self.priority,
             tenant=self.tenant,
             cache_salt=self.cache_salt,
+            ttft_target=self.ttft_target,
+            tpot_target=self.tpot_target,
+            output_hint=self.output_hint,
+            output_length=int(self.output.size),
         )
 
 
@@ -152,7 +159,8 @@ def _requests(items: list[Any]) -> list[ScriptRequest]:
 
 _REQUEST_KEYS = {
     "abort_step", "abort_when", "arrival_step", "arrival_time", "cache_salt", "id",
-    "output_len", "output_tokens", "priority", "prompt", "prompt_len", "tenant",
+    "output_hint", "output_len", "output_tokens", "priority", "prompt", "prompt_len", "tenant", "tpot_target",
+    "ttft_target",
 }  # fmt: skip
 
 
@@ -168,7 +176,11 @@ def _request(where: str, item: dict[str, Any], index: int, fresh: int) -> tuple[
     length = _whole(f"{where}.output_len", item.get("output_len", emitted.size or 1), 1)
     output = np.concatenate([emitted[:length], _made_up(fresh, max(length - emitted.size, 0))])
     fresh += length
-    abort = item.get("abort_step")
+    abort, hint = item.get("abort_step"), item.get("output_hint")
+    targets = {
+        key: None if item.get(key) is None else _number(f"{where}.{key}", item[key], 0.0)
+        for key in ("ttft_target", "tpot_target")
+    }
     return ScriptRequest(
         id=str(item.get("id", index)),
         arrival_step=_whole(f"{where}.arrival_step", item.get("arrival_step", 0), 0),
@@ -178,6 +190,8 @@ def _request(where: str, item: dict[str, Any], index: int, fresh: int) -> tuple[
         priority=_whole(f"{where}.priority", item.get("priority", 0), None),
         tenant=_typed(f"{where}.tenant", item.get("tenant", "default"), "str"),
         cache_salt=None if item.get("cache_salt") is None else _typed(f"{where}.cache_salt", item["cache_salt"], "str"),
+        **targets,
+        output_hint=None if hint is None else _whole(f"{where}.output_hint", hint, 1),
         abort_step=None if abort is None else _whole(f"{where}.abort_step", abort, 0),
         abort_when=_one_of(f"{where}.abort_when", item.get("abort_when", "before"), ("before", "mid")),
     ), fresh

@@ -49,6 +49,10 @@ class Request:
     priority: int = 0  # smaller is sooner, as in vLLM
     tenant: str = "default"
     cache_salt: str | None = None  # requests share cached blocks only within one salt
+    ttft_target: float | None = None  # seconds from arrival within which the first token is wanted
+    tpot_target: float | None = None  # seconds from each token to the next that are wanted
+    output_hint: int | None = None  # how many tokens the client expects
+    output_length: int | None = None  # how many there will be, where a simulation knows
     seed: int = 0  # `params.seed`, or one drawn by the caller where that is None
     resumed: dict[int, IntArray] | None = None
     """Sequence index -> tokens it had generated, for a request taken over from an engine that died.
@@ -102,6 +106,7 @@ class Sequence:
         "stop_token",
         "submitted",
         "swapped",
+        "tenant",
         "tokens",
     )
 
@@ -110,6 +115,7 @@ class Sequence:
         self.index = index
         self.id = sequence_id(request.id, index)
         self.number = number  # order of submission
+        self.tenant = 0  # index of the request's tenant in `Scheduler.tenants`
         self.priority = request.priority
         self.arrival = request.arrival
         self.seed = sequence_seed(request.seed, index)

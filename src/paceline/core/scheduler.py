@@ -15,7 +15,7 @@ from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline as discipline_named
-from paceline.core.orders import ORDERS, Order
+from paceline.core.orders import Order
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.request import (
     FinishReason,
@@ -51,7 +51,7 @@ class Scheduler:
             config.num_blocks, config.block_size, enable=config.enable_prefix_caching
         )
         self.batch = Batch(config.max_num_seqs, config.max_model_len, config.block_size)
-        self.waiting: Order = ORDERS[self.discipline.order]()
+        self.waiting: Order = self.discipline.policy.queue()
         self.totals = Counters()
         self.builder = StepBuilder(config, self.discipline, self.kv, self.batch, self.waiting, self.totals, self.expire)
         self.step: Step | None = None  # the last one scheduled; its plan is in flight until complete() or fail()
@@ -61,7 +61,10 @@ class Scheduler:
         self._requests: dict[str, list[Sequence]] = {}  # live sequences of every request, by request id
         self._siblings: dict[str, list[Sequence]] = {}  # BLOCKED ones by the id of the sequence they wait for
         self._ended: list[Sequence] = []  # ended by the scheduler outside complete(), and not reported yet
+        self.tenants: dict[str, int] = {}  # every tenant seen, with its index, in order of first appearance
         self._submitted = 0
+        self._generated: Callable[[Batch, IntArray], None] | None = getattr(self.waiting, "generated", None)
+        self._forgotten: Callable[[Sequence], None] | None = getattr(self.waiting, "ended", None)
         self._eos = np.array(config.eos_token_ids, np.int32)
 
     # -- the door ---------------------------------------------------------------------------------------------------
@@ -78,11 +81,13 @@ class Scheduler:
             self.totals.refused += 1
             raise RequestError(reason, code="overloaded", status=429)
         sequences = []
+        tenant = self.tenants.setdefault(request.tenant, len(self.tenants))
         for index in indexes:
             sequence = Sequence(request, index, self._submitted)
             self._submitted += 1
             sequence.max_length = self._max_length(request)
             sequence.submitted = now
+            sequence.tenant = tenant
             sequence.priority = self.discipline.overload.priority(request, self.discipline.order)
             self._sequences[sequence.id] = sequence
             sequences.append(sequence)
@@ -211,6 +216,8 @@ class Scheduler:
         if not live:
             del self._requests[sequence.request.id]
         self.totals.finished += 1
+        if self._forgotten is not None:
+            self._forgotten(sequence)
 
     def _unblock(self, sibling: Sequence) -> None:
         if sibling.state is SequenceState.BLOCKED:
@@ -239,6 +246,8 @@ class Scheduler:
         batch.length[rows] = length
         sequences = batch.occupant[rows]
         self.totals.generation_tokens += rows.size
+        if self._generated is not None:
+            self._generated(batch, rows)
         for index in np.flatnonzero(length == batch.prompt_length[rows] + 1).tolist():
             self._first_token(sequences[index], now)
         finished = self._finish_rows(rows, tokens, length, sequences)

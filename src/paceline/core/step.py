@@ -39,6 +39,8 @@ class Step:
         self.kept: dict[str, int] = {}  # sequence id -> tokens a resumed sequence had kept by hold or swap
         self.whole_kv = False  # a sequence admitted gets the blocks of all its known tokens, not just of this step's
         self.cut = ANY  # which prompts may be cut to the tokens that are left
+        self.sizes: tuple[int, ...] = ()  # prompts that start together lie between the same two of these lengths
+        self.bucket: int | None = None  # between which, once one has started
         self.part = ""  # under ONE: the sequence whose prompt is cut
         self.closed = ""  # why the composition let nobody start, where it did not try
         self.blocked: tuple[Sequence | None, str] = (None, "")  # the first that could not be admitted, and why

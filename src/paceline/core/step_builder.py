@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,6 +29,10 @@ class Observer(Protocol):
         """The step has been decided."""
         ...
 
+
+# Reasons to start somebody else first that are nobody's loss: who has them is next in a later step.
+DEFERRED = ("prefix", "bucket")
+MOST_DEFERRED = 64  # waiting sequences looked at in a step beyond those
 
 NO_MATCH = Match(length=0, blocks=[], idle=0, tail_block=-1, node=None)
 
@@ -55,12 +61,18 @@ class StepBuilder:
         self.memory: Any = None  # what the composition remembers from step to step
         self.estimates: Any = None  # what the admission remembers from step to step
         self.step: Step | None = None  # the one being built, or the last one
+        self._begin: Callable[[StepBuilder, float], None] | None = getattr(waiting, "begin", None)
+        self._started: Callable[[Sequence, int], None] | None = getattr(waiting, "started", None)
+        self._walk: Callable[[], Iterable[Sequence]] | None = getattr(waiting, "walk", None)
+        self._hold: Callable[[Sequence, Match], str | None] | None = getattr(waiting, "hold", None)
         self._observers = [part for part in (discipline.admission, discipline.eviction) if isinstance(part, Observer)]
 
     def build(self, now: float) -> Step:
         """Decide one step."""
         self.kv.begin_step()
         self.keeper.host.begin_step()
+        if self._begin is not None:
+            self._begin(self, now)
         step = self._compose(now)
         while not len(step.rows) and not step.preempted and self.keeper.drop_newest_held():
             step = self._compose(now)  # held blocks are all that stands in the way
@@ -187,6 +199,7 @@ class StepBuilder:
         """Start waiting sequences, in order, while budget, rows and blocks last."""
         line = self.discipline.head_of_line
         passed: list[Sequence] = []
+        deferred = 0
         for sequence in self._candidates(step):
             reason = self.try_admit(step, sequence)
             if reason is None:
@@ -195,7 +208,14 @@ class StepBuilder:
                 continue
             if step.blocked[0] is None:
                 step.blocked = (sequence, reason)
-            if step.budget <= 0 or self.batch.full or not line.may_pass(sequence, reason):
+            if step.budget <= 0 or self.batch.full:
+                return
+            if reason.startswith(DEFERRED):
+                deferred += 1
+                if deferred >= MOST_DEFERRED:
+                    return
+                continue
+            if not line.may_pass(sequence, reason):
                 return
             passed.append(sequence)
             if len(passed) >= line.window:
@@ -203,8 +223,12 @@ class StepBuilder:
 
     def _candidates(self, step: Step) -> Iterable[Sequence]:
         """Waiting sequences in order, each once, while those admitted leave the queue."""
-        if self.discipline.head_of_line.window > 1:
-            yield from list(self.waiting)[: self.discipline.head_of_line.window + self.config.max_num_seqs]
+        if self._walk is not None:
+            yield from self._walk()
+            return
+        if self.discipline.head_of_line.window > 1 or step.sizes:
+            most = self.discipline.head_of_line.window + self.config.max_num_seqs
+            yield from list(islice(self.waiting, most + MOST_DEFERRED * bool(step.sizes)))
             return
         while (sequence := self.waiting.first()) is not None:
             yield sequence
@@ -221,7 +245,11 @@ class StepBuilder:
         if step.part:
             return f"slots: one prompt at a time is cut, and {step.part} is"
         match = self._match(sequence)
+        if self._hold is not None and (reason := self._hold(sequence, match)) is not None:
+            return reason
         count = int(sequence.tokens.size) - match.length
+        if step.sizes and step.bucket not in (None, bisect_left(step.sizes, count)):
+            return "bucket: prompts of another length share this step"
         if step.chunk_limit:
             count = min(count, step.chunk_limit)
         if count > step.budget and not self._may_cut(step):
@@ -240,6 +268,8 @@ class StepBuilder:
         if (reason := self.discipline.admission.refuse(self, sequence, match, count)) is not None:
             return reason
         step.part = sequence.id if cut else step.part
+        if step.sizes:
+            step.bucket = bisect_left(step.sizes, int(sequence.tokens.size) - match.length)
         self._start(step, sequence, match, count)
         return None
 
@@ -257,11 +287,12 @@ class StepBuilder:
     def _match(self, sequence: Sequence) -> Match:
         """What the cache has of the sequence; one token at least is always left to compute."""
         if sequence.kept_tokens:
-            return self.keeper.match(sequence, NO_MATCH if sequence.kept_blocks is not None else self._cached(sequence))
-        match = self._cached(sequence)
+            return self.keeper.match(sequence, NO_MATCH if sequence.kept_blocks is not None else self.lookup(sequence))
+        match = self.lookup(sequence)
         return self._match_leader(sequence, match) if sequence.leader is not None else match
 
-    def _cached(self, sequence: Sequence) -> Match:
+    def lookup(self, sequence: Sequence) -> Match:
+        """What the cache has of a sequence that is not running. Touches nothing."""
         if sequence.request.params.prompt_logprobs is not None:
             return NO_MATCH  # every prompt position has to be computed
         if sequence.key is None:
@@ -304,6 +335,8 @@ class StepBuilder:
             self.keeper.forget(sequence)
         (step.new if sequence.state is SequenceState.WAITING else step.resumed).append(sequence)
         self._count_admission(sequence, match.length, sequence.id in step.kept)
+        if self._started is not None:
+            self._started(sequence, match.length)
         sequence.state = SequenceState.RUNNING
         sequence.leader = None  # should it come back, it has tokens of its own
 

@@ -7,6 +7,7 @@ from paceline.core.compositions.dynamic_batch import DynamicBatch
 from paceline.core.compositions.interface import Composition
 from paceline.core.compositions.mixed_chunks import MixedChunks
 from paceline.core.compositions.prefill_or_decode import PrefillOrDecode
+from paceline.core.compositions.reselect import Reselect
 from paceline.core.compositions.separate_prefill import SeparatePrefill
 from paceline.core.compositions.split_fuse import SplitFuse
 from paceline.core.compositions.stall_free import StallFree
@@ -19,6 +20,7 @@ __all__ = [
     "DynamicBatch",
     "MixedChunks",
     "PrefillOrDecode",
+    "Reselect",
     "SeparatePrefill",
     "SplitFuse",
     "StallFree",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.errors import ConfigError
+
 if TYPE_CHECKING:
     from paceline.core.step import Step
     from paceline.core.step_builder import StepBuilder
@@ -18,9 +20,19 @@ class MixedChunks:
 
     `decode_first` serves every row that needs one token before any unfinished prompt (after Sarathi-Serve);
     otherwise rows come in order of admission (after vLLM V1). In a step that preempts, nobody is admitted.
+    `buckets`: prompts that start in one step have about the same length to compute: all lie between the same two of
+    these numbers of tokens, as the first of them does. Who is next in the queue is never put off by this.
     """
 
     decode_first: bool = True
+    buckets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        rising = all(type(size) is int and size > 0 for size in self.buckets) and (
+            list(self.buckets) == sorted(set(self.buckets))
+        )
+        if not rising:
+            raise ConfigError("buckets", self.buckets, "rising numbers of tokens, all above 0")
 
     def compose(self, builder: StepBuilder, step: Step) -> None:
         batch = builder.batch
@@ -31,4 +43,5 @@ class MixedChunks:
                 rows = np.concatenate([rows[~prefilling], rows[prefilling]])
         builder.run(step, rows)
         if not step.preempted:
+            step.sizes = self.buckets
             builder.admit(step)

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from paceline.core.orders.deadline import DeadlinePolicy
+from paceline.core.orders.deficit import DeficitPolicy
+from paceline.core.orders.depth_first import DepthFirstPolicy
+from paceline.core.orders.fcfs import FcfsPolicy
+from paceline.core.orders.feedback import FeedbackPolicy
+from paceline.core.orders.hrrn import HighestRatioPolicy
+from paceline.core.orders.interface import Order, Policy
+from paceline.core.orders.levels import LevelsPolicy
+from paceline.core.orders.longest_prefix import LongestPrefixPolicy
+from paceline.core.orders.priority import PriorityPolicy
+from paceline.core.orders.shortest import ShortestPolicy, ShortestRemainingPolicy
+from paceline.core.orders.shuffled import ShuffledPolicy
+from paceline.core.orders.slot import SlotPolicy
+from paceline.core.orders.vtc import VtcPolicy
 
-from paceline.core.orders.fcfs import Fcfs
-from paceline.core.orders.interface import Order
-from paceline.core.orders.levels import Levels
-from paceline.core.orders.priority import Priority
-
-ORDERS: dict[str, Callable[[], Order]] = {
-    "fcfs": Fcfs,
-    "priority": Priority,
-    "levels": Levels,
+ORDERS: dict[str, Policy] = {
+    "fcfs": FcfsPolicy(),
+    "priority": PriorityPolicy(),
+    "levels": LevelsPolicy(),
+    "hrrn": HighestRatioPolicy(),
+    "lpm": LongestPrefixPolicy(),
+    "dfs": DepthFirstPolicy(),
+    "vtc": VtcPolicy(),
+    "dlpm": DeficitPolicy(),
+    "sjf": ShortestPolicy(),
+    "srtf": ShortestRemainingPolicy(),
+    "edf": DeadlinePolicy(),
+    "mlfq": FeedbackPolicy(),
+    "slot": SlotPolicy(),
+    "random": ShuffledPolicy(),
 }
 
-__all__ = ["ORDERS", "Order"]
+__all__ = ["ORDERS", "Order", "Policy"]

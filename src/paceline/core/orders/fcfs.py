@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 from paceline.core.request import Sequence
 
@@ -32,3 +34,13 @@ class Fcfs:
 
     def __len__(self) -> int:
         return len(self._queue)
+
+
+@dataclass(frozen=True)
+class FcfsPolicy:
+    """First come, first served. The default of nearly every engine."""
+
+    bound: ClassVar[str] = "order: nobody who came later is served before"
+
+    def queue(self) -> Fcfs:
+        return Fcfs()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 from paceline.core.request import Sequence
 
@@ -72,3 +74,15 @@ class Levels:
             self._levels[number] = _Level()
             insort(self._order, number)
         return self._levels[number]
+
+
+@dataclass(frozen=True)
+class LevelsPolicy:
+    """First come, first served within each priority level, after Triton."""
+
+    bound: ClassVar[str] = (
+        "unbounded: the original's behaviour; within a level, order: nobody who came later goes first"
+    )
+
+    def queue(self) -> Levels:
+        return Levels()
