@@ -63,12 +63,14 @@ $(PINS): $(VENV)/.venv $(CONSTRAINTS)
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> $@.new
 	@mv $@.new $@
 
-$(VENV)/.server: $(PINS) pyproject.toml
+NATIVE := setup.py $(wildcard src/paceline/exec/native/csrc/*)
+
+$(VENV)/.server: $(PINS) pyproject.toml $(NATIVE)
 	$(SAY) "Installing Paceline and what it serves with"
 	@$(PIP) -c $(PINS) -e ".[server]"
 	@touch $@
 
-$(VENV)/.dev: $(PINS) pyproject.toml
+$(VENV)/.dev: $(PINS) pyproject.toml $(NATIVE)
 	$(SAY) "Installing Paceline with the development tools"
 	@$(PIP) -c $(PINS) -e ".[dev]"
 	@touch $(VENV)/.server $@

@@ -186,6 +186,9 @@ def test_memory_share_on_a_cpu(monkeypatch):
 
 def test_attention_by_name():
     _, name = choose_attention("auto", torch.float32, CPU, LAYERS, 16)
-    assert name == "reference"
+    assert name == "reference (no native kernels are in use)"
+    assert choose_attention("reference", torch.float32, CPU, LAYERS, 16)[1] == "reference"
+    with pytest.raises(ConfigError, match="no native kernels"):
+        choose_attention("cpu", torch.float32, CPU, LAYERS, 16)
     with pytest.raises(ConfigError, match="needs CUDA"):
         choose_attention("varlen", torch.float32, CPU, LAYERS, 16)

@@ -10,7 +10,8 @@ from paceline.errors import ConfigError
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
-ATTENTIONS = ("auto", "reference", "varlen")
+ATTENTIONS = ("auto", "reference", "varlen", "cpu")
+KERNELS = ("auto", "avx512_bf16", "avx512", "avx2", "generic", "off")
 BACKENDS = ("auto", "native", "transformers")
 
 
@@ -40,6 +41,7 @@ class ExecutorConfig:
     num_blocks: int | None = None
     threads: int | None = None  # None: the physical cores this process may use
     attention: str = "auto"
+    kernels: str = "auto"  # native kernels for the CPU: the best this machine can run, one by name, or off
     backend: str = "auto"  # native: Paceline's own decoder; transformers: any other architecture
 
     def __post_init__(self) -> None:
@@ -48,6 +50,7 @@ class ExecutorConfig:
         self._one_of("dtype", DTYPES)
         self._one_of("device", DEVICES)
         self._one_of("attention", ATTENTIONS)
+        self._one_of("kernels", KERNELS)
         self._one_of("backend", BACKENDS)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             self._whole(name, required=True)

@@ -17,6 +17,7 @@ from paceline.exec.config import ExecutorConfig
 from paceline.exec.host import set_threads
 from paceline.exec.kv_memory import KVSize, size_kv
 from paceline.exec.loader import choose_device, load_model
+from paceline.exec.native import choose_kernels
 from paceline.exec.sampler import Sampler
 from paceline.exec.source import ModelSource, resolve
 
@@ -49,11 +50,12 @@ class ModelExecutor:
         self.source = source or resolve(config.model)
         threads = set_threads(config.threads)
         device = choose_device(config)
+        kernels, kernels_line = choose_kernels(config.kernels, device)
         self.model = load_model(config, self.source)
         self.device, self.dtype = self.model.device, self.model.dtype
         layers = self.model.layers
         self.attention, attention_name = choose_attention(
-            config.attention, self.dtype, device, layers, config.block_size
+            config.attention, self.dtype, device, layers, config.block_size, kernels
         )
         self.vocab_size = self.model.vocab_size
         working = _CUDA_WORKING + config.max_num_seqs * self.vocab_size * 16 if device.type == "cuda" else 0
@@ -65,6 +67,8 @@ class ModelExecutor:
         self.sampler = Sampler(config.max_num_seqs, self.vocab_size, self.device, ends)
         self._prompt_asks: dict[int, tuple[int, int]] = {}  # row -> (alternatives, prompt length)
         self.description = _describe(self.source, self.model, attention_name, self.kv, threads)
+        if device.type == "cpu":
+            self.description.insert(2, f"kernels {kernels_line}")
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -103,6 +107,8 @@ class ModelExecutor:
         last = plan.counts.cumsum(dtype=np.int64)[plan.samples] - 1
         if len(last) != len(hidden):
             hidden = hidden.index_select(0, self._tensor(last))
+        if self.sampler.only_largest(rows) and (found := self.model.largest(hidden)) is not None:
+            return self.sampler.checked(*found, rows), None
         return self.sampler.sample(self.model.logits(hidden), rows, plan)
 
     def _prompt_logprobs(

@@ -8,7 +8,11 @@ import torch
 from torch.nn.functional import linear
 
 from paceline.exec.attention import Attention, AttentionMetadata, LayerShape
+from paceline.exec.attention.cpu import CpuAttention
 from paceline.exec.decoder_config import DecoderConfig
+from paceline.exec.native import Kernels
+from paceline.exec.native.fused import FusedDecoder, FusedLayer, can_fuse
+from paceline.exec.native.packed import PANEL, PackedLinear, packable
 from paceline.exec.operators import ACTIVATIONS, Rotation, gated, rms_norm, rms_norm_heads, rotate, rotation
 from paceline.exec.weights import Weights
 
@@ -29,19 +33,30 @@ class Layer:
     """The weights of one decoder layer. Query, key and value are one projection, gate and up another."""
 
     input_norm: torch.Tensor  # [hidden]
-    qkv: Projection
+    qkv: Projection | PackedLinear
     qk_norm: torch.Tensor | None  # [heads + kv_heads, head_size]
-    output: Projection
+    output: Projection | PackedLinear
     mlp_norm: torch.Tensor  # [hidden]
-    gate_up: Projection
-    down: Projection
+    gate_up: Projection | PackedLinear
+    down: Projection | PackedLinear
     window: int | None
 
 
 class NativeDecoder:
-    """See `Model`. Pre-norm decoder with rotary positions, grouped-query attention and a gated MLP."""
+    """See `Model`. Pre-norm decoder with rotary positions, grouped-query attention and a gated MLP.
 
-    def __init__(self, config: DecoderConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+    With native kernels the weights are held in their layout, once, and a step over `CpuAttention` is one native call;
+    over any other attention only the products are native.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: Kernels | None = None,
+    ) -> None:
         self.config = config
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
@@ -50,15 +65,35 @@ class NativeDecoder:
         frequencies, self._rope_scale = config.rope.frequencies()
         self._frequencies = frequencies.to(device)
         self._activation = ACTIVATIONS[config.activation]
-        load = _Loader(config, weights, dtype, device)
-        self._embedding = load.embedding("model.embed_tokens")
+        load = _Loader(config, weights, dtype, device, kernels)
+        self._embedding: torch.Tensor | PackedLinear
+        if config.tied:
+            self._head = load.head("model.embed_tokens")
+            self._embedding = self._head.weight if isinstance(self._head, Projection) else self._head
+        else:
+            self._embedding = load.embedding("model.embed_tokens")
+            self._head = load.head("lm_head")
         self._layers = [load.layer(index) for index in range(config.num_layers)]
         self._norm = load.norm("model.norm")
-        self._head = self._embedding if config.tied else load.embedding("lm_head")
+        self._fused = self._fuse(kernels) if kernels is not None and can_fuse(config) else None
+
+    def _fuse(self, kernels: Kernels) -> FusedDecoder:
+        return FusedDecoder(
+            kernels,
+            self.config,
+            self.dtype,
+            [_fused(layer) for layer in self._layers],
+            self._embedding,
+            self._norm.float(),
+            self._frequencies,
+            self._rope_scale,
+        )
 
     @torch.inference_mode()
     def forward(self, tokens: torch.Tensor, attention: Attention, metadata: AttentionMetadata) -> torch.Tensor:
-        hidden = self._embedding[tokens]
+        if self._fused is not None and isinstance(attention, CpuAttention):
+            return self._fused.forward(tokens, attention, metadata)
+        hidden = self._embed(tokens)
         angles = rotation(metadata.positions, self._frequencies, self._rope_scale, self.dtype)
         epsilon = self.config.epsilon
         for index, layer in enumerate(self._layers):
@@ -67,6 +102,9 @@ class NativeDecoder:
             normed = rms_norm(hidden, layer.mlp_norm, epsilon)
             hidden = hidden + layer.down(gated(layer.gate_up(normed), self._activation))
         return rms_norm(hidden, self._norm, epsilon)
+
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self._embedding[tokens] if isinstance(self._embedding, torch.Tensor) else self._embedding.rows(tokens)
 
     def _attend(
         self,
@@ -92,17 +130,50 @@ class NativeDecoder:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return linear(hidden, self._head).float()
+        head = self._head
+        return head.wide(hidden) if isinstance(head, PackedLinear) else head(hidden).float()
+
+    @torch.inference_mode()
+    def largest(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        return self._head.largest(hidden) if isinstance(self._head, PackedLinear) else None
+
+
+def _fused(layer: Layer) -> FusedLayer:
+    def packed(projection: Projection | PackedLinear) -> PackedLinear:
+        assert isinstance(projection, PackedLinear)
+        return projection
+
+    return FusedLayer(
+        layer.input_norm.float(),
+        packed(layer.qkv),
+        None if layer.qk_norm is None else layer.qk_norm.float(),
+        packed(layer.output),
+        layer.mlp_norm.float(),
+        packed(layer.gate_up),
+        packed(layer.down),
+        layer.window,
+    )
 
 
 class _Loader:
     """Takes the weights of one model out of a checkpoint, fusing what is computed together."""
 
-    def __init__(self, config: DecoderConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: Kernels | None,
+    ) -> None:
         self.config, self.weights, self.dtype, self.device = config, weights, dtype, device
+        self.kernels = kernels
 
     def embedding(self, name: str) -> torch.Tensor:
         return self._stack([f"{name}.weight"], [(self.config.vocab_size, self.config.hidden_size)])
+
+    def head(self, name: str) -> Projection | PackedLinear:
+        return self._linear([self.embedding(name)], None)
 
     def norm(self, name: str, size: int | None = None) -> torch.Tensor:
         return self._stack([f"{name}.weight"], [(size or self.config.hidden_size,)])
@@ -119,7 +190,9 @@ class _Loader:
             qk_norm=self._qk_norm(attention) if config.qk_norm else None,
             output=self._projection([(attention + "o_proj", hidden)], queries, config.output_bias),
             mlp_norm=self.norm(prefix + "post_attention_layernorm"),
-            gate_up=self._projection([(mlp + "gate_proj", inner), (mlp + "up_proj", inner)], hidden, config.mlp_bias),
+            gate_up=self._projection(
+                [(mlp + "gate_proj", inner), (mlp + "up_proj", inner)], hidden, config.mlp_bias, paired=True
+            ),
             down=self._projection([(mlp + "down_proj", hidden)], inner, config.mlp_bias),
             window=config.windows[index],
         )
@@ -129,12 +202,23 @@ class _Loader:
         query, key = (self.norm(f"{prefix}{which}_norm", config.head_size) for which in "qk")
         return torch.cat((query.expand(config.heads, -1), key.expand(config.kv_heads, -1)))
 
-    def _projection(self, parts: list[tuple[str, int]], inputs: int, bias: bool) -> Projection:
-        """`parts` are (name, outputs) stacked along the output."""
+    def _projection(
+        self, parts: list[tuple[str, int]], inputs: int, bias: bool, *, paired: bool = False
+    ) -> Projection | PackedLinear:
+        """`parts` are (name, outputs) stacked along the output. `paired`: packed panels of the two alternate."""
         weight = self._stack([name + ".weight" for name, _ in parts], [(size, inputs) for _, size in parts])
+        matrices = [weight]
+        if paired and all(size % PANEL == 0 for _, size in parts):
+            matrices = list(weight.split([size for _, size in parts]))
         if not bias:
-            return Projection(weight)
-        return Projection(weight, self._stack([name + ".bias" for name, _ in parts], [(size,) for _, size in parts]))
+            return self._linear(matrices, None)
+        return self._linear(matrices, self._stack([name + ".bias" for name, _ in parts], [(n,) for _, n in parts]))
+
+    def _linear(self, matrices: list[torch.Tensor], bias: torch.Tensor | None) -> Projection | PackedLinear:
+        """One matrix, or the two of a pair, as the kernels want them; they are parts of one tensor otherwise."""
+        if self.kernels is not None and packable(matrices[0].shape[1]):
+            return PackedLinear(self.kernels, matrices, bias, paired=len(matrices) > 1)
+        return Projection(matrices[0] if len(matrices) == 1 else torch.cat(matrices), bias)
 
     def _stack(self, names: list[str], shapes: list[tuple[int, ...]]) -> torch.Tensor:
         rows = sum(shape[0] for shape in shapes)

@@ -15,6 +15,7 @@ from paceline.exec.gguf_weights import GGUFWeights
 from paceline.exec.host import available_memory, fastest_dtype
 from paceline.exec.llama import NativeDecoder
 from paceline.exec.model import Model
+from paceline.exec.native import Kernels, choose_kernels
 from paceline.exec.source import ModelSource, resolve
 from paceline.exec.weights import Weights, directory_weights
 
@@ -51,7 +52,7 @@ def load_model(config: ExecutorConfig, source: ModelSource | None = None) -> Mod
     if config.backend != "transformers":
         try:
             shape = decoder_config(source.config, str(source.path))
-            return _native(source, shape, dtype, device)
+            return _native(source, shape, dtype, device, choose_kernels(config.kernels, device).kernels)
         except NotNative as reason:
             if config.backend == "native":
                 raise ModelError(
@@ -60,7 +61,9 @@ def load_model(config: ExecutorConfig, source: ModelSource | None = None) -> Mod
     return _transformers(source, dtype, device)
 
 
-def _native(source: ModelSource, shape: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Model:
+def _native(
+    source: ModelSource, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, kernels: Kernels | None
+) -> Model:
     weights: Weights
     if source.kind == "gguf":
         weights = GGUFWeights(read_gguf(source.path))
@@ -68,7 +71,7 @@ def _native(source: ModelSource, shape: DecoderConfig, dtype: torch.dtype, devic
     else:
         weights = directory_weights(source.path)
     _check_memory(source.path, shape.parameters() * dtype.itemsize, device)
-    return NativeDecoder(shape, weights, dtype, device)
+    return NativeDecoder(shape, weights, dtype, device, kernels)
 
 
 def _transformers(source: ModelSource, dtype: torch.dtype, device: torch.device) -> Model:

@@ -25,3 +25,10 @@ class Model(Protocol):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> [S, vocab_size] float32, soft-capped or scaled as the model demands."""
         ...
+
+    def largest(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The largest logit [S] float32 of each row and its token [S] int64, where that is cheaper than all logits.
+
+        Ties go to the lowest token id, and NaN counts as largest. None: only `logits` can tell.
+        """
+        ...

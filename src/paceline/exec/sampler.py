@@ -120,6 +120,10 @@ class Sampler:
         if ends and params.min_tokens:
             self._ends[row] = np.array(sorted(ends), np.int64)
 
+    def only_largest(self, rows: IntArray) -> bool:
+        """Whether the largest logit of each of these rows is all there is to know."""
+        return bool(self._plain[rows].all())
+
     @torch.inference_mode()
     def sample(
         self, logits: torch.Tensor, rows: IntArray, plan: StepPlan
@@ -137,9 +141,9 @@ class Sampler:
         if not len(rows):
             return np.zeros(0, np.int32), None
         logits = logits.float()
-        if self._plain[rows].all():
+        if self.only_largest(rows):
             values, tokens = largest(logits)
-            return self._checked(tokens, values, rows), None
+            return self.checked(values, tokens, rows), None
         reporting = np.flatnonzero(self._logprobs[rows] >= 0)
         raw = self._select(logits, reporting) if len(reporting) else None  # a copy: the rest works in place
         positions = (plan.starts[plan.samples] + plan.counts[plan.samples]).astype(np.int64)
@@ -150,7 +154,7 @@ class Sampler:
             some = logits if len(drawn) == len(rows) else self._select(logits, drawn)
             index = self._tensor(drawn)
             tokens[index] = self._draw(some, values[index], rows[drawn], positions[drawn])
-        chosen = self._checked(tokens, values, rows)
+        chosen = self.checked(values, tokens, rows)
         if raw is None:
             return chosen, None
         return chosen, self._report(raw, chosen, rows, reporting)
@@ -165,7 +169,7 @@ class Sampler:
         ids = torch.as_tensor(token_ids).to(self._device, torch.int64)
         return token_logprobs(logits, ids, [num] * len(ids)) if len(ids) else []
 
-    def _checked(self, tokens: torch.Tensor, values: torch.Tensor, rows: IntArray) -> IntArray:
+    def checked(self, values: torch.Tensor, tokens: torch.Tensor, rows: IntArray) -> IntArray:
         """Tokens as int32 [S] on the host, after a look at the largest logit of each row (NaN counts as largest)."""
         finite = values.isfinite()
         if not bool(finite.all()):

@@ -161,6 +161,9 @@ class TransformersModel:
         logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
         return logits[0].float()
 
+    def largest(self, hidden: torch.Tensor) -> None:
+        return None
+
     @torch.no_grad()
     def plain_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, vocab_size] float32: one text, by transformers alone, with its own attention and cache.

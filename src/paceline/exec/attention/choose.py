@@ -5,13 +5,20 @@ from __future__ import annotations
 import torch
 
 from paceline.errors import ConfigError
+from paceline.exec.attention.cpu import CpuAttention, cpu_unusable
 from paceline.exec.attention.interface import Attention, LayerShape
 from paceline.exec.attention.reference import ReferenceAttention
 from paceline.exec.attention.varlen import VarlenAttention, varlen_unusable
+from paceline.exec.native import Kernels
 
 
 def choose_attention(
-    name: str, dtype: torch.dtype, device: torch.device, layers: list[LayerShape], block_size: int
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    layers: list[LayerShape],
+    block_size: int,
+    kernels: Kernels | None = None,
 ) -> tuple[Attention, str]:
     """The attention `name` stands for, without its K/V yet, and a line that says which and why.
 
@@ -19,11 +26,16 @@ def choose_attention(
     """
     if name == "reference":
         return ReferenceAttention(dtype, device), "reference"
+    if name == "cpu" or (name == "auto" and device.type == "cpu"):
+        reason = "no native kernels are in use" if kernels is None else cpu_unusable(layers, block_size)
+        if kernels is not None and reason is None:
+            return CpuAttention(kernels, dtype), "native"
+        if name == "cpu":
+            raise ConfigError("--attention", name, f"reference here: {reason}")
+        return ReferenceAttention(dtype, device), f"reference ({reason})"
     reason = varlen_unusable(dtype, device, layers, block_size)
     if reason is None:
         return VarlenAttention(dtype, device), "torch varlen_attn"
     if name == "varlen":
         raise ConfigError("--attention", name, f"reference here: {reason}")
-    if device.type == "cpu":
-        return ReferenceAttention(dtype, device), "reference"
     return ReferenceAttention(dtype, device), f"reference ({reason})"

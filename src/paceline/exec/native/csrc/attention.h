@@ -1,0 +1,310 @@
+// Attention over paged K/V, prefill and decode alike, with an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022).
+//
+// K/V of a layer lie in blocks of 16 tokens, [block][kv head]: keys as panels [key_size / step][16][step], one column per
+// token, and values as [16 / step][value_size][step]. Both are the right side of a product as they lie, so neither is ever
+// copied. A scheduler's block of more tokens is several of these.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "product.h"
+
+namespace paceline {
+
+constexpr int kBlockTokens = kPanel;
+constexpr int kChunkTokens = 128;  // keys between two looks at the running maximum
+constexpr int kPartTokens = 256;   // keys of a decode row one thread takes; fixed, so results don't depend on the threads
+constexpr int kTileRows = 48;      // query rows (tokens x heads that share K/V) of one part of a prefill
+constexpr int kMostSize = 256;     // largest head
+constexpr float kLowest = -1e30f;  // below any score, and finite: differences stay numbers
+
+struct Cache {
+  void* keys;
+  void* values;
+  int32_t kv_heads;
+  int32_t key_size;
+  int32_t value_size;    // as the model has it
+  int32_t value_stride;  // as stored: a multiple of 16
+};
+
+// Where the tokens of a step sit; see AttentionMetadata.
+struct Places {
+  int32_t tokens;
+  int32_t rows;
+  int32_t block_size;
+  int32_t table_stride;
+  const int64_t* slots;
+  const int32_t* query_starts;
+  const int32_t* lengths;
+  const int32_t* block_table;
+};
+
+struct Task {
+  int32_t row, first, last;  // tokens of the row, counted within the step
+  int32_t part, parts;       // of the keys; only rows of one token have several
+  int32_t partial;           // where the row's partial results begin
+};
+
+struct Tasks {
+  std::vector<Task> list;
+  std::vector<float> partials;             // [part][head][value_stride + 2]
+  std::vector<std::atomic<int>> finished;  // [row, unit] parts that are done
+};
+
+// The query heads of one K/V head that are computed together: all, unless they are very many.
+struct Units {
+  int shared;  // query heads of one K/V head
+  int splits;  // units per K/V head
+
+  explicit Units(int shared_heads) : shared(shared_heads), splits((shared_heads + kTileRows - 1) / kTileRows) {}
+  int first(int unit) const { return unit / splits * shared + unit % splits * kTileRows; }
+  int heads(int unit) const { return std::min(kTileRows, shared - unit % splits * kTileRows); }
+};
+
+inline void plan_tasks(Tasks& tasks, const Places& places, int kv_heads, int shared, int value_stride) {
+  tasks.list.clear();
+  const int tile = std::max(1, kTileRows / shared), units = kv_heads * Units(shared).splits;
+  int partials = 0;
+  for (int row = 0; row < places.rows; ++row) {
+    const int count = places.query_starts[row + 1] - places.query_starts[row];
+    if (count == 1) {
+      const int parts = (places.lengths[row] + kPartTokens - 1) / kPartTokens;
+      for (int part = 0; part < parts; ++part) tasks.list.push_back({row, 0, 1, part, parts, partials});
+      if (parts > 1) partials += parts;
+    } else {
+      // The last tokens see the most keys: they go first, so that no thread is left with a long part at the end.
+      for (int first = (count - 1) / tile * tile; first >= 0; first -= tile) {
+        tasks.list.push_back({row, first, std::min(count, first + tile), 0, 1, 0});
+      }
+    }
+  }
+  const size_t needed = size_t(partials) * kv_heads * shared * (value_stride + 2);
+  if (tasks.partials.size() < needed) tasks.partials.resize(needed);
+  const size_t counters = size_t(places.rows) * units;
+  if (tasks.finished.size() < counters) tasks.finished = std::vector<std::atomic<int>>(2 * counters);
+}
+
+template <class Format>
+struct Blocks {
+  typedef typename Format::Stored Stored;
+  static size_t key_elements(const Cache& cache) { return size_t(cache.key_size) * kBlockTokens; }
+  static size_t value_elements(const Cache& cache) { return size_t(cache.value_stride) * kBlockTokens; }
+  static Stored* keys(const Cache& cache, size_t block, int head) {
+    return static_cast<Stored*>(cache.keys) + (block * cache.kv_heads + head) * key_elements(cache);
+  }
+  static Stored* values(const Cache& cache, size_t block, int head) {
+    return static_cast<Stored*>(cache.values) + (block * cache.kv_heads + head) * value_elements(cache);
+  }
+  static size_t value_index(const Cache& cache, int offset, int i) {
+    return (size_t(offset / Format::kStep) * cache.value_stride + i) * Format::kStep + offset % Format::kStep;
+  }
+  static void put_key(const Cache& cache, int64_t slot, int head, const Stored* key) {
+    const int offset = int(slot % kBlockTokens);
+    Stored* to = keys(cache, size_t(slot / kBlockTokens), head) + offset * Format::kStep;
+    for (int i = 0; i < cache.key_size; i += Format::kStep, to += kBlockTokens * Format::kStep) {
+      for (int s = 0; s < Format::kStep; ++s) to[s] = key[i + s];
+    }
+  }
+  static void put_value(const Cache& cache, int64_t slot, int head, const Stored* value) {
+    Stored* to = values(cache, size_t(slot / kBlockTokens), head) + value_index(cache, int(slot % kBlockTokens), 0);
+    for (int i = 0; i < cache.value_size; ++i) to[i * Format::kStep] = value[i];
+  }
+};
+
+// o[r] = o[r] * shrink[r] + p[r] times the values of `count` blocks, for PANELS panels of their columns.
+template <class Format, int ROWS, int PANELS>
+inline void gather(const typename Format::Activation* p, size_t p_stride, const typename Format::Stored* const* blocks,
+                   int count, size_t column, size_t stride, const float* shrink, float* o, size_t o_stride) {
+  constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
+  Floats sums[ROWS][kAcross];
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Floats>(o + r * o_stride + j * kLanes) * shrink[r];
+  }
+  for (int block = 0; block < count; ++block) {
+    const typename Format::Stored* from = blocks[block] + column * Format::kStep;
+    for (int t = 0; t < kBlockTokens; t += Format::kStep, p += Format::kStep, from += stride) {
+      typename Format::Raw raw[kAcross];
+#pragma GCC unroll 8
+      for (int j = 0; j < kAcross; ++j) raw[j] = Format::raw(from + j * kPer);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r) {
+        const typename Format::Spread spread = Format::spread(p + r * p_stride);
+#pragma GCC unroll 8
+        for (int j = 0; j < kAcross; ++j) sums[r][j] = Format::multiply_add(sums[r][j], spread, raw[j]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kAcross; ++j) store(o + r * o_stride + j * kLanes, sums[r][j]);
+  }
+}
+
+template <class Format, int PANELS, int ROWS = kRows>
+inline void gather_rows(int rows, const typename Format::Activation* p, size_t p_stride,
+                        const typename Format::Stored* const* blocks, int count, size_t column, size_t stride,
+                        const float* shrink, float* o, size_t o_stride) {
+  if constexpr (ROWS > 1) {
+    if (rows < ROWS) {
+      return gather_rows<Format, PANELS, ROWS - 1>(rows, p, p_stride, blocks, count, column, stride, shrink, o,
+                                                   o_stride);
+    }
+  }
+  gather<Format, ROWS, PANELS>(p, p_stride, blocks, count, column, stride, shrink, o, o_stride);
+}
+
+struct Scoring {
+  float scale;
+  float softcap;   // 0: none
+  int64_t window;  // 0: none
+};
+
+// Scores of one row and `count` keys into weights, keys outside [low, high) of the chunk excluded. Returns the factor
+// on what was summed before.
+template <class Format>
+inline float weigh(float* scores, int count, int64_t low, int64_t high, const Scoring& scoring, float& maximum,
+                   float& total, typename Format::Activation* weights) {
+  const float cap = scoring.softcap;
+  const bool whole = low <= 0 && high >= count;
+  Floats most = splat(kLowest);
+  for (int i = 0; i < count; i += kLanes) {
+    Floats score = load<Floats>(scores + i) * scoring.scale;
+    if (cap > 0) score = cap * hyperbolic_tangent(score / cap);
+    if (!whole) {
+      const Ints key = iota() + i;
+      score = ((key >= int32_t(low)) & (key < int32_t(high))) ? score : splat(-INFINITY);
+    }
+    store(scores + i, score);
+    most = larger(score, most);
+  }
+  const float now = std::max(maximum, largest(most));
+  Floats sums{};
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats weight = exponential(load<Floats>(scores + i) - now);
+    sums += weight;
+    Format::activations(weights + i, weight);
+  }
+  const float shrink = maximum == now ? 1.0f : exponential(splat(maximum - now))[0];
+  total = total * shrink + sum(sums);
+  maximum = now;
+  return shrink;
+}
+
+// The heads of one unit, for the tokens and keys of one task. Queries [token][heads * key_size].
+template <class Format, class Put>
+inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const Task& task, const Units& units,
+                   int unit, const Scoring& scoring, const typename Format::Activation* queries, size_t query_stride, Put put) {
+  typedef typename Format::Activation Activation;
+  typedef typename Format::Stored Stored;
+  const int size = cache.key_size, width = cache.value_stride, head = unit / units.splits;
+  const int first_head = units.first(unit), shared = units.heads(unit), heads = units.shared * cache.kv_heads;
+  const int length = places.lengths[task.row], begin = places.query_starts[task.row];
+  const int start = length - (places.query_starts[task.row + 1] - begin);
+  const int rows = (task.last - task.first) * shared;
+  alignas(64) Activation query[kTileRows * kMostSize];
+  alignas(64) float scores[kTileRows * kChunkTokens];
+  alignas(64) Activation weights[kTileRows * kChunkTokens];
+  alignas(64) float output[kTileRows * kMostSize];
+  alignas(64) Stored tail[kBlockTokens * kMostSize];
+  float maximum[kTileRows], total[kTileRows], shrink[kTileRows];
+  for (int token = task.first; token < task.last; ++token) {
+    std::memcpy(query + size_t(token - task.first) * shared * size,
+                queries + size_t(begin + token) * query_stride + size_t(first_head) * size,
+                size_t(shared) * size * sizeof(Activation));
+  }
+  std::fill(output, output + size_t(rows) * width, 0.0f);
+  std::fill(maximum, maximum + rows, kLowest);
+  std::fill(total, total + rows, 0.0f);
+  int64_t key_begin = 0, key_end = start + task.last;
+  if (scoring.window > 0) key_begin = std::max<int64_t>(0, start + task.first - scoring.window + 1);
+  if (task.parts > 1) {
+    key_begin = std::max<int64_t>(key_begin, int64_t(task.part) * kPartTokens);
+    key_end = std::min<int64_t>(key_end, int64_t(task.part + 1) * kPartTokens);
+  }
+  const int32_t* table = places.block_table + size_t(task.row) * places.table_stride;
+  const int within = places.block_size / kBlockTokens, height = even_block(rows);
+  for (int64_t chunk = key_begin / kBlockTokens * kBlockTokens; chunk < key_end; chunk += kChunkTokens) {
+    const int keys = int(std::min<int64_t>(kChunkTokens, key_end - chunk));
+    const int count = (keys + kBlockTokens - 1) / kBlockTokens;
+    const Stored* key_blocks[kChunkTokens / kBlockTokens + 1];
+    const Stored* value_blocks[kChunkTokens / kBlockTokens];
+    for (int i = 0; i < count; ++i) {
+      const int64_t logical = chunk / kBlockTokens + i;
+      const size_t block = size_t(table[logical / within]) * within + size_t(logical % within);
+      key_blocks[i] = Blocks<Format>::keys(cache, block, head);
+      value_blocks[i] = Blocks<Format>::values(cache, block, head);
+    }
+    key_blocks[count] = key_blocks[count - 1];
+    if (chunk + int64_t(count) * kBlockTokens > length) {
+      // What lies past a sequence's end may be anything, NaN included, and must not be multiplied even by zero.
+      std::memcpy(tail, value_blocks[count - 1], Blocks<Format>::value_elements(cache) * sizeof(Stored));
+      for (int offset = int(length - chunk) % kBlockTokens; offset < kBlockTokens; ++offset) {
+        for (int i = 0; i < width; ++i) tail[Blocks<Format>::value_index(cache, offset, i)] = Stored(0);
+      }
+      value_blocks[count - 1] = tail;
+    }
+    for (int row = 0; row < rows; row += height) {
+      const int some = std::min(height, rows - row);
+      for (int i = 0; i < count; i += kPanels) {
+        multiply_rows<Format, kPanels>(some, query + size_t(row) * size, size, key_blocks + i,
+                                       kPanel * Format::kStep, size / Format::kStep,
+                                       scores + size_t(row) * kChunkTokens + i * kPanel, kChunkTokens);
+      }
+      for (int r = row; r < row + some; ++r) {
+        const int64_t position = start + task.first + r / shared;
+        const int64_t low = scoring.window > 0 ? position - scoring.window + 1 : 0;
+        shrink[r] = weigh<Format>(scores + size_t(r) * kChunkTokens, count * kBlockTokens,
+                                  std::max(low, key_begin) - chunk, std::min(position + 1, key_end) - chunk, scoring,
+                                  maximum[r], total[r], weights + size_t(r) * kChunkTokens);
+      }
+      int column = 0;
+      for (; column + kPanels * kPanel <= width; column += kPanels * kPanel) {
+        gather_rows<Format, kPanels>(some, weights + size_t(row) * kChunkTokens, kChunkTokens, value_blocks, count,
+                                     column, size_t(width) * Format::kStep, shrink + row,
+                                     output + size_t(row) * width + column, width);
+      }
+      for (; column < width; column += kPanel) {
+        gather_rows<Format, 1>(some, weights + size_t(row) * kChunkTokens, kChunkTokens, value_blocks, count, column,
+                               size_t(width) * Format::kStep, shrink + row, output + size_t(row) * width + column,
+                               width);
+      }
+    }
+  }
+  if (task.parts == 1) {
+    for (int r = 0; r < rows; ++r) {
+      put(begin + task.first + r / shared, first_head + r % shared, output + size_t(r) * width, 1.0f / total[r]);
+    }
+    return;
+  }
+  const size_t entry = size_t(width) + 2, part_stride = size_t(heads) * entry;
+  float* mine = tasks.partials.data() + size_t(task.partial) * part_stride + size_t(first_head) * entry;
+  for (int r = 0; r < shared; ++r) {
+    float* to = mine + task.part * part_stride + r * entry;
+    to[0] = maximum[r];
+    to[1] = total[r];
+    std::memcpy(to + 2, output + size_t(r) * width, size_t(width) * sizeof(float));
+  }
+  std::atomic<int>& finished = tasks.finished[size_t(task.row) * cache.kv_heads * units.splits + unit];
+  if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 < task.parts) return;
+  finished.store(0, std::memory_order_relaxed);
+  // The last to finish merges the parts, in their order: by their maxima and sums they are one softmax.
+  for (int r = 0; r < shared; ++r) {
+    float most = kLowest, all = 0;
+    for (int part = 0; part < task.parts; ++part) most = std::max(most, mine[part * part_stride + r * entry]);
+    float* merged = output + size_t(r) * width;
+    std::fill(merged, merged + width, 0.0f);
+    for (int part = 0; part < task.parts; ++part) {
+      const float* from = mine + part * part_stride + r * entry;
+      const float factor = exponential(splat(from[0] - most))[0];
+      all += from[1] * factor;
+      for (int i = 0; i < width; ++i) merged[i] += from[2 + i] * factor;
+    }
+    put(begin, first_head + r, merged, 1.0f / all);
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,254 @@
+// A whole decoder, layer after layer, in one call and one parallel region: the fused form of exec/llama.py.
+#pragma once
+
+#include "attention.h"
+#include "elementwise.h"
+
+namespace paceline {
+
+struct DecoderLayer {
+  const float* input_norm;
+  Linear qkv;
+  const float* qk_norm;  // [heads + kv_heads, head_size] or null
+  Linear output;
+  const float* mlp_norm;
+  Linear gate_up;  // panels of gate and up in turn
+  Linear down;
+  void* keys;
+  void* values;
+  int64_t window;  // 0: none
+};
+
+struct Decoder {
+  int32_t format;
+  int32_t layers;
+  int32_t hidden;
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_size;
+  int32_t value_stride;
+  int32_t intermediate;
+  int32_t activation;
+  int32_t embedding_packed;  // panels, shared with the output projection; else plain rows
+  float epsilon;
+  float rope_scale;
+  const float* frequencies;  // [head_size / 2]
+  const void* embedding;
+  const float* norm;
+  const DecoderLayer* layer;
+};
+
+struct Step {
+  Places places;
+  const int64_t* token_ids;
+  const int64_t* positions;
+  void* hidden;  // [tokens, hidden] activations, out
+  int32_t threads;
+};
+
+// Kept from step to step; grows to the largest step seen.
+struct Workspace {
+  Team team;
+  Tasks tasks;
+  std::vector<char> memory;
+
+  char* take(size_t bytes) {
+    if (memory.size() < bytes + 64) memory = std::vector<char>(bytes + 64);
+    return memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+  }
+};
+
+constexpr int kPhasesPerLayer = 8;
+constexpr int kFewTokens = 2;   // up to so many, one thread does the work between two products while the others wait
+constexpr int kSomeTokens = 8;  // tokens of one part of it otherwise
+
+inline size_t padded(int size) { return (size_t(size) + 31) / 32 * 32; }
+
+template <class Format>
+class Pass {
+  typedef typename Format::Activation Activation;
+  typedef typename Format::Stored Stored;
+
+ public:
+  Pass(const Decoder& decoder, const Step& step, Workspace& workspace)
+      : d_(decoder), step_(step), tasks_(workspace.tasks), tokens_(step.places.tokens) {
+    const size_t tokens = size_t(tokens_);
+    queries_ = size_t(d_.heads) * d_.head_size;
+    qkv_width_ = padded(int(queries_) + 2 * d_.kv_heads * d_.head_size);
+    hidden_width_ = padded(d_.hidden);
+    inner_width_ = padded(d_.intermediate);
+    query_width_ = padded(int(queries_));
+    const size_t floats = tokens * (hidden_width_ + qkv_width_ + size_t(d_.head_size));
+    const size_t activations = tokens * (hidden_width_ + inner_width_ + 2 * query_width_);
+    char* memory = workspace.take(floats * sizeof(float) + activations * sizeof(Activation));
+    residual_ = reinterpret_cast<float*>(memory);
+    qkv_ = residual_ + tokens * hidden_width_;
+    angles_ = qkv_ + tokens * qkv_width_;
+    normed_ = reinterpret_cast<Activation*>(angles_ + tokens * d_.head_size);
+    inner_ = normed_ + tokens * hidden_width_;
+    query_ = inner_ + tokens * inner_width_;
+    attended_ = query_ + tokens * query_width_;
+    plan_tasks(tasks_, step.places, d_.kv_heads, d_.heads / d_.kv_heads, d_.value_stride);
+  }
+
+  void operator()(Team& team) {
+    int phase = 0;
+    between(team, phase, [&](int token) {
+      embed(token);
+      turn(token);
+    }, false);
+    for (int index = 0; index < d_.layers; ++index) {
+      const DecoderLayer& layer = d_.layer[index];
+      const Cache cache{layer.keys, layer.values, d_.kv_heads, d_.head_size, d_.head_size, d_.value_stride};
+      between(team, phase, [&](int token) { norm(token, layer.input_norm, normed_ + token * hidden_width_); });
+      project(team, phase, layer.qkv, normed_, hidden_width_, [&](int token, int column, const float* piece) {
+        copy(qkv_ + token * qkv_width_ + column, piece);
+      });
+      between(team, phase, [&](int token) { rotate_and_write(token, layer, cache); });
+      attend_all(team, phase, layer, cache);
+      team.meet();
+      project(team, phase, layer.output, attended_, query_width_, [&](int token, int column, const float* piece) {
+        add(residual_ + token * hidden_width_ + column, piece);
+      });
+      between(team, phase, [&](int token) { norm(token, layer.mlp_norm, normed_ + token * hidden_width_); });
+      project(team, phase, layer.gate_up, normed_, hidden_width_, [&](int token, int column, const float* piece) {
+        Activation* to = inner_ + token * inner_width_ + column / 2;
+        for (int i = 0; i < kPanel; i += kLanes) {
+          const Floats gate = activate(d_.activation, load<Floats>(piece + i));
+          Format::activations(to + i, gate * load<Floats>(piece + kPanel + i));
+        }
+      });
+      team.meet();
+      project(team, phase, layer.down, inner_, inner_width_, [&](int token, int column, const float* piece) {
+        add(residual_ + token * hidden_width_ + column, piece);
+      });
+    }
+    between(team, phase, [&](int token) {
+      norm(token, d_.norm, static_cast<Activation*>(step_.hidden) + size_t(token) * d_.hidden);
+    });
+  }
+
+ private:
+  // `work(token)` for all tokens, once everyone is done with what came before; when it returns, all of it is done.
+  template <class Work>
+  void between(Team& team, int& phase, Work work, bool wait = true) {
+    if (tokens_ <= kFewTokens) {
+      team.meet([&] {
+        for (int token = 0; token < tokens_; ++token) work(token);
+      });
+      return;
+    }
+    if (wait) team.meet();
+    team.share(phase++, (tokens_ + kSomeTokens - 1) / kSomeTokens, [&](int part) {
+      const int last = std::min(tokens_, (part + 1) * kSomeTokens);
+      for (int token = part * kSomeTokens; token < last; ++token) work(token);
+    });
+    team.meet();
+  }
+
+  template <class Take>
+  void project(Team& team, int& phase, const Linear& map, const Activation* from, size_t width, Take take) {
+    team.share(phase++, parts_of(map, tokens_),
+               [&](int part) { linear_part<Format>(map, from, width, tokens_, part, take); });
+  }
+
+  static void copy(float* to, const float* piece) { std::memcpy(to, piece, kGroupColumns * sizeof(float)); }
+
+  static void add(float* to, const float* piece) {
+    for (int i = 0; i < kGroupColumns; i += kLanes) store(to + i, load<Floats>(to + i) + load<Floats>(piece + i));
+  }
+
+  void embed(int token) {
+    float* to = residual_ + token * hidden_width_;
+    const int64_t id = step_.token_ids[token];
+    const Stored* table = static_cast<const Stored*>(d_.embedding);
+    if (d_.embedding_packed) {
+      unpack_row<Format>(table, int(id), d_.hidden, to);
+    } else {
+      for (int i = 0; i < d_.hidden; ++i) to[i] = Format::widen(table[size_t(id) * d_.hidden + i]);
+    }
+    std::fill(to + d_.hidden, to + hidden_width_, 0.0f);
+  }
+
+  void turn(int token) {
+    const int half = d_.head_size / 2;
+    float* cosine = angles_ + size_t(token) * d_.head_size;
+    for (int i = 0; i < half; ++i) {
+      const float angle = float(step_.positions[token]) * d_.frequencies[i];
+      cosine[i] = std::cos(angle) * d_.rope_scale;
+      cosine[half + i] = std::sin(angle) * d_.rope_scale;
+    }
+  }
+
+  void norm(int token, const float* weight, Activation* to) {
+    norm_activations<Format>(residual_ + token * hidden_width_, weight, d_.hidden, d_.epsilon, to);
+  }
+
+  void rotate_and_write(int token, const DecoderLayer& layer, const Cache& cache) {
+    const int size = d_.head_size;
+    float* heads = qkv_ + token * qkv_width_;
+    const float* cosine = angles_ + size_t(token) * size;
+    alignas(64) Stored narrow[kMostSize];
+    const int64_t slot = step_.places.slots[token];
+    for (int head = 0; head < d_.heads + d_.kv_heads; ++head) {
+      float* values = heads + size_t(head) * size;
+      if (layer.qk_norm != nullptr) {
+        norm_row(values, layer.qk_norm + size_t(head) * size, size, d_.epsilon, [&](int i, Floats normed) {
+          std::memcpy(values + i, &normed, size_t(std::min(kLanes, size - i)) * sizeof(float));
+        });
+      }
+      rotate_head(values, cosine, cosine + size / 2, size);
+      if (head < d_.heads) {
+        narrow_to<Format>(query_ + token * query_width_ + size_t(head) * size, values, size);
+      } else {
+        store_narrow(narrow, values, size);
+        Blocks<Format>::put_key(cache, slot, head - d_.heads, narrow);
+      }
+    }
+    for (int head = 0; head < d_.kv_heads; ++head) {
+      store_narrow(narrow, heads + (size_t(d_.heads) + d_.kv_heads + head) * size, size);
+      Blocks<Format>::put_value(cache, slot, head, narrow);
+    }
+  }
+
+  template <class F>
+  static void narrow_to(Activation* to, const float* from, int size) {
+    int i = 0;
+    for (; i + kLanes <= size; i += kLanes) F::activations(to + i, load<Floats>(from + i));
+    for (; i < size; ++i) to[i] = F::activation(from[i]);
+  }
+
+  static void store_narrow(Stored* to, const float* from, int size) {
+    int i = 0;
+    for (; i + kLanes <= size; i += kLanes) Format::narrow(to + i, load<Floats>(from + i));
+    for (; i < size; ++i) to[i] = Format::narrow(from[i]);
+  }
+
+  void attend_all(Team& team, int& phase, const DecoderLayer& layer, const Cache& cache) {
+    const Scoring scoring{1.0f / std::sqrt(float(d_.head_size)), 0.0f, layer.window};
+    const Units units(d_.heads / d_.kv_heads);
+    const int count = d_.kv_heads * units.splits, size = d_.head_size;
+    team.share(phase++, int(tasks_.list.size()) * count, [&](int part) {
+      const Task& task = tasks_.list[size_t(part / count)];
+      attend<Format>(cache, step_.places, tasks_, task, units, part % count, scoring, query_, query_width_,
+                     [&](int token, int head, const float* output, float factor) {
+                       Activation* to = attended_ + size_t(token) * query_width_ + size_t(head) * size;
+                       int i = 0;
+                       for (; i + kLanes <= size; i += kLanes) {
+                         Format::activations(to + i, load<Floats>(output + i) * factor);
+                       }
+                       for (; i < size; ++i) to[i] = Format::activation(output[i] * factor);
+                     });
+    });
+  }
+
+  const Decoder& d_;
+  const Step& step_;
+  Tasks& tasks_;
+  const int tokens_;
+  size_t queries_, qkv_width_, hidden_width_, inner_width_, query_width_;
+  float *residual_, *qkv_, *angles_;
+  Activation *normed_, *inner_, *query_, *attended_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,144 @@
+// Products of activations with panels, and the linear maps of a model built on them.
+//
+// Every output is summed over k in one chain from the first to the last, whatever the number of rows: a row's result
+// does not depend on which other rows share its step.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "formats.h"
+#include "team.h"
+
+namespace paceline {
+
+// Rows and panels of one register block.
+#if defined(__AVX512F__)
+constexpr int kRows = 12, kPanels = 2;
+#elif defined(__AVX2__) || defined(__aarch64__)
+constexpr int kRows = 6, kPanels = 1;
+#else
+constexpr int kRows = 3, kPanels = 1;
+#endif
+constexpr int kGroup = 2;            // panels of one part of a linear map
+constexpr int kGroupColumns = kGroup * kPanel;
+constexpr int kBlockRows = 96;       // rows of one part; with 1,536 inputs they stay in a second-level cache
+
+// c[r][p * 16 ..] = sum over steps of a[r] times panel b[p]; `stride` is the distance of a panel's rows.
+template <class Format, int ROWS, int PANELS>
+inline void multiply(const typename Format::Activation* a, size_t a_stride, const typename Format::Stored* const* b,
+                     size_t stride, int steps, float* c, size_t c_stride) {
+  constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
+  Floats sums[ROWS][kAcross] = {};
+  const typename Format::Stored* at[PANELS];
+  for (int p = 0; p < PANELS; ++p) at[p] = b[p];
+  for (int step = 0; step < steps; ++step, a += Format::kStep) {
+    typename Format::Raw raw[kAcross];
+#pragma GCC unroll 8
+    for (int p = 0; p < PANELS; ++p) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) raw[p * kVectors + v] = Format::raw(at[p] + v * kPer);
+      at[p] += stride;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+      const typename Format::Spread spread = Format::spread(a + r * a_stride);
+#pragma GCC unroll 8
+      for (int j = 0; j < kAcross; ++j) sums[r][j] = Format::multiply_add(sums[r][j], spread, raw[j]);
+    }
+  }
+  for (int r = 0; r < ROWS; ++r) {
+    for (int j = 0; j < kAcross; ++j) store(c + r * c_stride + j * kLanes, sums[r][j]);
+  }
+}
+
+// The same for 1 <= rows <= kRows known at run time.
+template <class Format, int PANELS, int ROWS = kRows>
+inline void multiply_rows(int rows, const typename Format::Activation* a, size_t a_stride,
+                          const typename Format::Stored* const* b, size_t stride, int steps, float* c,
+                          size_t c_stride) {
+  if constexpr (ROWS > 1) {
+    if (rows < ROWS) return multiply_rows<Format, PANELS, ROWS - 1>(rows, a, a_stride, b, stride, steps, c, c_stride);
+  }
+  multiply<Format, ROWS, PANELS>(a, a_stride, b, stride, steps, c, c_stride);
+}
+
+// Splits `rows` into blocks of at most kRows, as even as can be: a block of few rows wastes the machine's latency.
+inline int even_block(int rows) {
+  const int blocks = (rows + kRows - 1) / kRows;
+  return (rows + blocks - 1) / blocks;
+}
+
+struct Linear {
+  const void* panels;  // [outputs / 16][inputs / step][16][step]; outputs padded to 32
+  const float* bias;   // [outputs, padded] or null
+  int32_t inputs;
+  int32_t outputs;
+};
+
+inline int groups_of(const Linear& map) { return (map.outputs + kGroupColumns - 1) / kGroupColumns; }
+
+inline int parts_of(const Linear& map, int rows) {
+  return groups_of(map) * ((rows + kBlockRows - 1) / kBlockRows);
+}
+
+// One part of `a` [rows, inputs] times the map. `take(row, column, float[32])` gets each finished piece of a row, with
+// its bias; columns past `outputs` are zero.
+template <class Format, class Take>
+inline void linear_part(const Linear& map, const typename Format::Activation* a, size_t a_stride, int rows, int part,
+                        Take take) {
+  const int groups = groups_of(map), group = part % groups, first = part / groups * kBlockRows;
+  const int last = std::min(rows, first + kBlockRows), column = group * kGroupColumns;
+  const int steps = map.inputs / Format::kStep;
+  constexpr size_t kStride = kPanel * Format::kStep;
+  const size_t panel = size_t(steps) * kStride;
+  const typename Format::Stored* weights =
+      static_cast<const typename Format::Stored*>(map.panels) + size_t(group) * kGroup * panel;
+  alignas(64) float sums[kRows * kGroupColumns];
+  const int height = even_block(last - first);
+  for (int row = first; row < last; row += height) {
+    const int count = std::min(height, last - row);
+    for (int p = 0; p < kGroup; p += kPanels) {
+      const typename Format::Stored* panels[kPanels];
+      for (int i = 0; i < kPanels; ++i) panels[i] = weights + size_t(p + i) * panel;
+      multiply_rows<Format, kPanels>(count, a + size_t(row) * a_stride, a_stride, panels, kStride, steps,
+                                     sums + p * kPanel, kGroupColumns);
+    }
+    for (int r = 0; r < count; ++r) {
+      float* piece = sums + r * kGroupColumns;
+      if (map.bias != nullptr) {
+        for (int i = 0; i < kGroupColumns; ++i) piece[i] += map.bias[column + i];
+      }
+      take(row + r, column, piece);
+    }
+  }
+}
+
+// Rows [rows, inputs] of a plain matrix into every `spacing`-th panel from `panels` on; the rest of the last is zero.
+template <class Format>
+inline void pack(const typename Format::Stored* matrix, int rows, int inputs, typename Format::Stored* panels,
+                 int spacing) {
+  const size_t panel = size_t(inputs) * kPanel;
+  for (int first = 0; first < rows; first += kPanel, panels += panel * spacing) {
+    for (int k = 0; k < inputs; k += Format::kStep) {
+      typename Format::Stored* to = panels + size_t(k) * kPanel;
+      for (int c = 0; c < kPanel; ++c) {
+        for (int s = 0; s < Format::kStep; ++s) {
+          *to++ = first + c < rows ? matrix[size_t(first + c) * inputs + k + s] : typename Format::Stored(0);
+        }
+      }
+    }
+  }
+}
+
+// Row `row` of a packed matrix as float32.
+template <class Format>
+inline void unpack_row(const typename Format::Stored* panels, int row, int inputs, float* to) {
+  const typename Format::Stored* panel = panels + size_t(row / kPanel) * inputs * kPanel;
+  for (int k = 0; k < inputs; k += Format::kStep) {
+    const typename Format::Stored* from = panel + size_t(k) * kPanel + row % kPanel * Format::kStep;
+    for (int s = 0; s < Format::kStep; ++s) to[k + s] = Format::widen(from[s]);
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,157 @@
+// Vectors of the machine's own width, and the functions on them that the kernels share.
+//
+// Written with the vector extensions of GCC and Clang, so that one source serves every instruction set; intrinsics
+// only where an instruction has no such spelling.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace paceline {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+constexpr int kPanel = 16;                  // columns of a weight panel, keys of a K/V block
+constexpr int kVectors = kPanel / kLanes;   // vectors across a panel
+
+typedef float Floats __attribute__((vector_size(kLanes * 4)));
+typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
+
+template <class Vector>
+inline Vector load(const void* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+template <class Vector>
+inline void store(void* to, Vector vector) {
+  std::memcpy(to, &vector, sizeof vector);
+}
+
+inline Floats splat(float value) { return Floats{} + value; }
+inline Ints splat(int32_t value) { return Ints{} + value; }
+inline Floats as_floats(Ints bits) { return (Floats)bits; }
+inline Ints as_ints(Floats bits) { return (Ints)bits; }
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+inline Ints iota() {
+  Ints lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  return lanes;
+}
+
+inline float sum(Floats vector) {
+  float total = 0;
+  for (int i = 0; i < kLanes; ++i) total += vector[i];
+  return total;
+}
+
+inline float largest(Floats vector) {
+  float found = vector[0];
+  for (int i = 1; i < kLanes; ++i) found = vector[i] > found ? vector[i] : found;
+  return found;
+}
+
+// e^x to about 1e-7; 0 below -87.3, which includes -inf. NaN stays NaN.
+inline Floats exponential(Floats x) {
+  const Floats high = splat(88.0f), low = splat(-87.3f), magic = splat(12582912.0f);
+  const Ints tiny = x < low;
+  x = x > high ? high : x;
+  x = x < low ? low : x;
+  const Floats n = (x * 1.44269504088896341f + magic) - magic;
+  const Floats r = x - n * 0.693359375f - n * -2.12194440e-4f;
+  Floats p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
+  p = p * as_floats(exponent);
+  return tiny ? Floats{} : p;
+}
+
+inline Floats hyperbolic_tangent(Floats x) {
+  // 1 - 2 / (e^2x + 1), with small arguments by their series, where that would cancel.
+  const Floats square = x * x;
+  const Floats series = x * (1.0f + square * (-1.0f / 3.0f + square * (2.0f / 15.0f)));
+  const Floats general = 1.0f - 2.0f / (exponential(x + x) + 1.0f);
+  return square < splat(0.0025f) ? series : general;
+}
+
+// bfloat16 --------------------------------------------------------------------------------------------------------
+
+inline Floats widen_bf16(Halves bits) { return as_floats(__builtin_convertvector(bits, Ints) << 16); }
+
+inline float widen_bf16(uint16_t bits) {
+  const uint32_t wide = uint32_t(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, 4);
+  return value;
+}
+
+// To nearest, ties to even.
+inline uint16_t narrow_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+inline Halves narrow_bf16(Floats values) {
+#if defined(__AVX512BF16__)
+  return (Halves)_mm512_cvtneps_pbh((__m512)values);
+#else
+  const Ints bits = as_ints(values);
+  const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Ints nan = (bits >> 16) | 0x40;
+  return __builtin_convertvector((values == values) ? rounded : nan, Halves);
+#endif
+}
+
+// float16 ---------------------------------------------------------------------------------------------------------
+
+inline Floats widen_fp16(Halves bits) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps((__m256i)bits);
+#elif defined(__F16C__) && defined(__AVX2__)
+  return (Floats)_mm256_cvtph_ps((__m128i)bits);
+#else
+  const Ints wide = __builtin_convertvector(bits, Ints);
+  const Ints sign = (wide & 0x8000) << 16, rest = wide & 0x7fff;
+  const Floats scaled = as_floats(rest << 13) * 0x1p112f;  // right for normal and denormal numbers
+  const Ints special = (rest << 13) | 0x7f800000;
+  return as_floats(sign | (rest >= 0x7c00 ? special : as_ints(scaled)));
+#endif
+}
+
+inline Halves narrow_fp16(Floats values) {
+#if defined(__AVX512F__)
+  return (Halves)_mm512_cvtps_ph((__m512)values, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__) && defined(__AVX2__)
+  return (Halves)_mm256_cvtps_ph((__m256)values, _MM_FROUND_TO_NEAREST_INT);
+#else
+  const Ints bits = as_ints(values), sign = (bits >> 16) & 0x8000, rest = bits & 0x7fffffff;
+  const Ints normal = (rest - (112 << 23) + 0xfff + ((rest >> 13) & 1)) >> 13;
+  const Ints small = as_ints(as_floats(rest) + 0.5f) - 0x3f000000;  // adding 0.5 rounds to multiples of 2^-24
+  Ints result = rest < (113 << 23) ? small : normal;
+  result = rest >= 0x477ff000 ? splat(int32_t(0x7c00)) : result;  // past the largest: infinity
+  result = rest > 0x7f800000 ? splat(int32_t(0x7e00)) : result;
+  return __builtin_convertvector(result | sign, Halves);
+#endif
+}
+
+}  // namespace paceline

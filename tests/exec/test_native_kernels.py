@@ -1,0 +1,163 @@
+"""The native kernels against plain torch, in every instruction set this machine has."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.exec.attention import LayerShape
+from paceline.exec.attention.cpu import CpuAttention
+from paceline.exec.attention.metadata import build_metadata
+from paceline.exec.attention.reference import ReferenceAttention
+from paceline.exec.native.library import INSTRUCTION_SETS, choose_kernels
+from paceline.exec.native.packed import PackedLinear
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
+def kernels(request):
+    from paceline.errors import ConfigError
+
+    try:
+        return choose_kernels(request.param, CPU).kernels
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+def near(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    assert got.shape == expected.shape
+    error = (got.double() - expected.double()).norm() / expected.double().norm()
+    assert error < TOLERANCE[dtype], f"off by {float(error):.2g} of its size"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 64, 32), (3, 96, 80), (13, 50, 100), (200, 130, 48)])
+def test_a_packed_linear_map_is_the_plain_one(kernels, dtype, rows, inputs, outputs):
+    torch.manual_seed(rows)
+    weight, bias = torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
+    hidden = torch.randn(rows, inputs).to(dtype)
+    packed = PackedLinear(kernels, [weight], bias)
+    expected = torch.nn.functional.linear(hidden.double(), weight.double(), bias.double())
+    near(packed.wide(hidden), expected, torch.float32)
+    values, places = packed.largest(hidden)
+    assert torch.equal(values, packed.wide(hidden).max(-1).values)
+    assert torch.equal(places, packed.wide(hidden).argmax(-1))
+    assert torch.equal(packed.rows(torch.tensor([outputs - 1, 0])), weight[[outputs - 1, 0]])
+
+
+def test_stacked_and_paired_matrices_keep_their_order(kernels):
+    torch.manual_seed(0)
+    gate, up = torch.randn(48, 20), torch.randn(48, 20)
+    hidden, bias = torch.randn(5, 20), torch.randn(96)
+    expected = torch.nn.functional.linear(hidden, torch.cat((gate, up)), bias)
+    near(PackedLinear(kernels, [gate, up], bias)(hidden), expected, torch.float32)
+    near(PackedLinear(kernels, [gate, up], bias, paired=True)(hidden), expected, torch.float32)
+
+
+def test_a_row_is_computed_the_same_in_any_company(kernels):
+    torch.manual_seed(0)
+    packed = PackedLinear(kernels, [torch.randn(64, 128)])
+    hidden = torch.randn(150, 128)
+    together = packed(hidden)
+    for count in (1, 2, 7, 12, 13, 97):
+        assert torch.equal(packed(hidden[:count]), together[:count])
+
+
+def test_the_largest_is_the_first_of_equals_and_nan_is_largest(kernels):
+    weight = torch.zeros(96, 2)
+    weight[[7, 8, 40], 0] = 5.0
+    weight[50, 1] = math.nan
+    packed = PackedLinear(kernels, [weight])
+    assert packed.largest(torch.tensor([[1.0, 0.0]]))[1].tolist() == [50]  # 0 * NaN
+    weight[50, 1] = 0.0
+    packed = PackedLinear(kernels, [weight])
+    values, places = packed.largest(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    assert (values.tolist(), places.tolist()) == ([5.0, 0.0], [7, 0])
+
+
+STEPS = [
+    # starts, counts, block size, kv heads, shared, key size, value size, window, soft cap
+    ([0], [1], 16, 1, 1, 64, 64, None, None),
+    ([700, 3, 255, 256, 15], [1, 1, 1, 1, 1], 16, 3, 3, 64, 64, None, None),
+    ([0, 100, 40, 600], [37, 129, 1, 2], 16, 2, 4, 64, 64, None, None),
+    ([0, 100, 40, 600], [90, 60, 1, 1], 32, 2, 2, 80, 96, 50, None),
+    ([30, 290, 0], [20, 1, 33], 16, 2, 1, 128, 128, 5, 3.0),
+    ([300, 20], [1, 9], 64, 1, 8, 256, 256, None, 2.0),
+    ([0, 17], [19, 1], 16, 2, 2, 8, 8, 7, None),
+    ([270, 17], [3, 1], 16, 1, 71, 64, 64, None, None),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("step", STEPS, ids=range(len(STEPS)))
+def test_attention_is_the_references(kernels, dtype, step):
+    starts, counts, size, kv_heads, shared, key_size, value_size, window, softcap = step
+    starts, counts = np.array(starts, np.int32), np.array(counts, np.int32)
+    per_row = -(-(starts + counts) // size)
+    pool = np.random.default_rng(1).permutation(int(per_row.sum()) + 2)
+    table = np.full((len(counts), per_row.max()), pool[-1], np.int32)
+    ends = per_row.cumsum()
+    for row, (blocks, end) in enumerate(zip(per_row, ends, strict=True)):
+        table[row, :blocks] = pool[end - blocks : end]
+    layers = [LayerShape(kv_heads, key_size, value_size)]
+    ours, reference = CpuAttention(kernels, dtype), ReferenceAttention(torch.float32, CPU)
+    for attention in (ours, reference):
+        attention.allocate(layers, len(pool), size)
+    ours.keys[0].fill_(math.nan)  # what no row wrote must reach no row
+    ours.values[0].fill_(math.nan)
+    torch.manual_seed(0)
+
+    def draw(tokens: int, heads: int, width: int) -> torch.Tensor:
+        return torch.randn(tokens, heads, width).to(dtype)
+
+    def run(starts: np.ndarray, counts: np.ndarray, rows: np.ndarray) -> None:
+        tokens = int(counts.sum())
+        query = draw(tokens, kv_heads * shared, key_size)
+        key, value = draw(tokens, kv_heads, key_size), draw(tokens, kv_heads, value_size)
+        metadata = build_metadata(starts, counts, table[rows], size, CPU)
+        options = {"scale": key_size**-0.5, "window": window, "softcap": softcap}
+        expected = reference(0, query.float(), key.float(), value.float(), metadata, **options)
+        near(ours(0, query, key, value, metadata, **options), expected, dtype)
+
+    earlier = np.flatnonzero(starts)
+    if len(earlier):
+        run(np.zeros(len(earlier), np.int32), starts[earlier], earlier)
+    run(starts, counts, np.arange(len(counts)))
+
+
+def test_long_rows_are_the_same_with_any_number_of_threads(kernels):
+    attention = CpuAttention(kernels, torch.float32)
+    attention.allocate([LayerShape(2, 64, 64)], 64, 16)
+    torch.manual_seed(0)
+    attention.keys[0].normal_()
+    attention.values[0].normal_()
+    query, key, value = torch.randn(1, 6, 64), torch.randn(1, 2, 64), torch.randn(1, 2, 64)
+    table = np.arange(64, dtype=np.int32)[None]
+    metadata = build_metadata(np.array([1000], np.int32), np.array([1], np.int32), table, 16, CPU)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(attention(0, query, key, value, metadata, scale=0.1))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_copies_read_every_source_before_any_is_overwritten(kernels):
+    attention = CpuAttention(kernels, torch.float32)
+    attention.allocate([LayerShape(1, 2, 2), LayerShape(2, 2, 2)], 4, 16)
+    for cache in (*attention.keys, *attention.values):
+        cache.normal_()
+    before = [cache.clone() for cache in (*attention.keys, *attention.values)]
+    attention.copy_blocks(torch.tensor([[0, 1], [1, 0], [1, 3]]))
+    for cache, old in zip((*attention.keys, *attention.values), before, strict=True):
+        assert torch.equal(cache, old[[1, 0, 2, 1]])
