@@ -21,6 +21,7 @@ class FakeServer:
         self.manner = "plain"
         self.seen: list[dict[str, Any]] = []
         self.url = ""
+        self._turn = asyncio.Lock()
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "fake", "owned_by": "nobody", "max_model_len": 4096}]})
@@ -51,6 +52,10 @@ class FakeServer:
 
     async def _three_at_a_time(self, answer: web.StreamResponse, body: dict[str, Any]) -> None:
         await self._plain(answer, body, 3)
+
+    async def _one_at_a_time(self, answer: web.StreamResponse, body: dict[str, Any]) -> None:
+        async with self._turn:
+            await self._plain(answer, body)
 
     async def _torn(self, answer: web.StreamResponse, body: dict[str, Any]) -> None:
         """Events in pieces of seven bytes, with carriage returns and comments."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.app import run
+from tests.bench.fake_server import FakeServer
 from tests.server.conftest import LiveServer
 
 
@@ -64,32 +65,50 @@ def test_a_trace_is_replayed(live: LiveServer, capsys: pytest.CaptureFixture[str
     assert "12 requests: 12 ok" in said
 
 
-def test_a_sweep_finds_where_targets_break(
-    live: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_finds_the_knee(fake: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """This server serves one request at a time: a request holds it for some 45 ms, so it does some 20 a second."""
+    fake.manner = "one at a time"
     page = tmp_path / "sweep.html"
-    bench(
-        *("sweep", "--base-url", live.url, "--rates", "4,16", "--num-prompts", "12", "--input-len", "16", "--quiet"),
-        *("--output-len", "4", "--goodput", "ttft:0.001", "--html", str(page), "--num-warmups", "0"),
+    status = bench(
+        *("sweep", "--base-url", fake.url, "--num-prompts", "40", "--output-len", "4", "--start-rate", "8", "--quiet"),
+        *("--steps", "1", "--good-share", "0.9", "--goodput", "ttft:400", "--html", str(page), "--num-warmups", "0"),
+        *("--arrivals", "constant", "--save-result", "--result-dir", str(tmp_path), "--result-filename", "sweep.json"),
     )
     said = " ".join(capsys.readouterr().out.split())
-    assert "breaks" in said
-    assert "No rate from 4/s on keeps 99% within TTFT 0.001 ms" in said
+    assert status == 0, said
+    assert "Knee: " in said
+    found = json.loads((tmp_path / "sweep.json").read_text())
+    assert 8 <= found["knee_requests_per_second"] <= 28
+    assert any(one["steady"]["goodput"]["share"] < 0.9 for one in found["runs"])
     assert "Requests done by rate" in page.read_text()
 
 
-def test_servers_are_compared_in_turns(live: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_that_all_break_are_said(fake: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--rates", "20,40", "--num-prompts", "10", "--output-len", "2", "--goodput", "ttft:0.001", "--quiet")
+    assert bench("sweep", "--base-url", fake.url, *flags) == 1
+    assert "No rate from 20/s on keeps 99% within TTFT 0.001 ms" in " ".join(capsys.readouterr().out.split())
+
+
+def test_servers_are_compared_in_turns(fake: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "compare.html"
     bench(
-        *("compare", "--base-urls", f"one={live.url},two={live.url}", "--rounds", "2", "--num-prompts", "8"),
+        *("compare", "--base-urls", f"one={fake.url},two={fake.url}", "--rounds", "2", "--num-prompts", "8"),
         *("--input-len", "16", "--output-len", "3", "--concurrency", "4", "--quiet", "--html", str(page)),
         *("--save-result", "--result-dir", str(tmp_path), "--result-filename", "compare.json"),
     )
-    said = capsys.readouterr().out
-    assert re.search(r"steady part\S* .*|one +two", said)
+    assert re.search(r"one +two\n", capsys.readouterr().out)
     runs = json.loads((tmp_path / "compare.json").read_text())["runs"]
     assert [one["label"] for one in runs] == ["one", "one", "two", "two"]
     assert page.read_text().count("<details>") >= 2
+
+
+@pytest.mark.slow
+def test_a_discipline_is_served_for_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    bench(
+        *("compare", "--disciplines", "orca", "--rounds", "1", "--num-prompts", "3", "--input-len", "8", "--quiet"),
+        *("--output-len", "2", "--concurrency", "2", "--serve-args", "--threads 1 --kv-cache-memory 64MiB"),
+    )
+    assert re.search(r"failed +0\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
