@@ -224,7 +224,7 @@ def against_rate(runs: Sequence[Run], knee: float | None = None) -> list[Figure]
         data.append(_line("good", rates, good, 2, mode="lines+markers"))
     layout = _layout("requests/s asked", "requests/s", shapes=shapes, legend=True)
     figures.append(
-        Figure("Requests done by rate", "Where `done` leaves the dotted line, the server is full.", data, layout)
+        Figure("Requests done by rate", "Where the blue line leaves the dotted one, the server is full.", data, layout)
     )
     return figures
 
@@ -249,10 +249,11 @@ def _ticks(values: Sequence[float | None]) -> Data:
     if not known:
         return {}
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
-    steps = (1, 2, 5) if math.log10(max(known) / min(known)) < 2.5 else (1,)
+    span = math.log10(max(known) / min(known))
+    steps = (1, 1.2, 1.5, 2, 3, 4, 5, 6, 8) if span < 0.7 else (1, 2, 5) if span < 2.5 else (1,)
     marks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
-    text = [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in marks]
-    pad = 0.04 * max(math.log10(max(known) / min(known)), 0.2)
+    text = [f"{mark:,.0f}" if mark >= 100 else f"{mark:.3g}" for mark in marks]
+    pad = 0.04 * max(span, 0.2)
     return {
         "tickvals": marks,
         "ticktext": text,

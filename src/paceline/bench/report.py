@@ -43,8 +43,8 @@ _DEFINITIONS = (
 )
 
 
-def page(runs: Sequence[Run], title: str, lead: str = "", extra: Sequence[Figure] = ()) -> str:
-    """The page as text. `extra` figures come first; `lead` is a paragraph of HTML."""
+def page(runs: Sequence[Run], title: str, lead: str = "", extra: Sequence[Figure] = (), contest: bool = True) -> str:
+    """The page as text. `extra` figures come first; `lead` is a paragraph of HTML. `contest`: mark each row's best."""
     parts = [f"<h1>{escape(title)}</h1>", f"<p class=lead>{lead}</p>" if lead else ""]
     said = _findings(runs)
     if len(runs) > 1 or not runs[0].valid:
@@ -62,7 +62,7 @@ def page(runs: Sequence[Run], title: str, lead: str = "", extra: Sequence[Figure
         ]
         parts += [_grid(drawn), _tables(run)]
     else:
-        parts.append(_comparison(runs))
+        parts.append(_comparison(runs, contest))
         parts.append(_grid([*drawn, *([] if extra else figures.bars(runs)), *figures.cdfs(runs)]))
         parts += [_one_of_many(run) for run in runs]
     parts += [_definitions(), f"<footer>Paceline {__version__}</footer>"]
@@ -136,7 +136,7 @@ def _findings(runs: Sequence[Run]) -> str:
     return f"<h2>Before you believe the figures</h2><ul class=findings>{''.join(rows)}</ul>" if rows else ""
 
 
-def _comparison(runs: Sequence[Run]) -> str:
+def _comparison(runs: Sequence[Run], contest: bool) -> str:
     rows: list[tuple[str, bool | None, list[float], Any]] = [
         ("output tokens/s", True, [run.summary.steady.output_rate for run in runs], _number),
         ("requests/s done", True, [run.summary.steady.request_rate for run in runs], _number),
@@ -154,7 +154,9 @@ def _comparison(runs: Sequence[Run]) -> str:
     body = []
     for name, higher, values, show in rows:
         known = [value for value in values if not math.isnan(value)]
-        best = (max(known) if higher else min(known)) if known and higher is not None and len(set(known)) > 1 else None
+        best = None
+        if contest and higher is not None and len(set(known)) > 1:
+            best = max(known) if higher else min(known)
         cells = "".join(
             f"<td{' class=best' if value == best else ''}>{'-' if math.isnan(value) else show(value)}</td>"
             for value in values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -37,7 +37,8 @@ def serve(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> i
         path = flags.result_dir / (flags.result_filename or default_name(run))
         console.print(f"figures: {save(path, run_values(run, flags.save_detailed))}", markup=False)
     if flags.html is not None:
-        write_report(console, flags.html, [run], f"Load test of {run.label}")
+        page = report.page([run], f"Load test of {run.label}")
+        console.print(f"report: {report.write(flags.html, page)}", markup=False)
     return 0 if run.valid else 1
 
 
@@ -72,7 +73,8 @@ def compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFlags, f
     save_all(console, flags, [run for runs_of_one in every.values() for run in runs_of_one], "compare")
     if flags.html is not None:
         lead = f"One workload on {len(runs)} systems, in turns, {versus.rounds} rounds. {workload.describe()}."
-        write_report(console, flags.html, runs, "Side by side", lead)
+        page = report.page(runs, "Side by side", escape(lead))
+        console.print(f"report: {report.write(flags.html, page)}", markup=False)
     return 0 if all(run.valid for run in runs) else 1
 
 
@@ -109,12 +111,14 @@ def sweep(flags: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, measur
         found.these(rates_of(flags.rates), say)
     else:
         found.search(say)
+    found.tidy()
     console.print(found.verdict(), style="bold")
     tables.print_findings(console, found.runs)
     save_all(console, measured, found.runs, "sweep", {"knee_requests_per_second": found.knee})
     if measured.html is not None:
         drawn = figures.against_rate(found.runs, found.knee)
-        write_report(console, measured.html, found.runs, "Latency against rate", found.verdict(), drawn)
+        page = report.page(found.runs, "Latency against rate", escape(found.verdict()), drawn, contest=False)
+        console.print(f"report: {report.write(measured.html, page)}", markup=False)
     return 0 if found.knee is not None else 1
 
 
@@ -185,10 +189,3 @@ def save_all(
         path = flags.result_dir / (flags.result_filename or f"{kind}-{default_name(runs[0])}")
         values = {**(more or {}), "runs": [run_values(run, flags.save_detailed) for run in runs]}
         console.print(f"figures: {save(path, values)}", markup=False)
-
-
-def write_report(console: Console, path: Path, runs: list[Run], title: str, lead: str = "", extra: Any = ()) -> None:
-    from html import escape
-
-    report.write(path, report.page(runs, title, escape(lead), extra))
-    console.print(f"report: {path}", markup=False)
