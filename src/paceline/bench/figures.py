@@ -92,7 +92,9 @@ def timeline(run: Run) -> Figure:
             "zeroline": False,
         }
         layout["margin"]["r"] = 62
-    caption = "Running and waiting by the server's own gauges, in flight as the client sees it. Grey: the steady part."
+    caption = "In flight as the client sees it; the server has no gauges to read. Grey: the steady part."
+    if len(line):
+        caption = "Running and waiting by the server's own gauges, in flight by the client. Grey: the steady part."
     return Figure("In the system", caption, data, layout, 3)
 
 
