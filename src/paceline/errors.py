@@ -31,15 +31,23 @@ class RequestError(PacelineError):
         param: the field at fault, as in the OpenAI API, or None.
         code: machine-readable code, e.g. "context_length_exceeded".
         status: the HTTP status this maps to (400, 401, 404, 413, 429, ...).
+        retry_after: seconds after which the same request may well be served, where that is known.
     """
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.param = param
         self.code = code
         self.status = status
+        self.retry_after = retry_after
 
 
 class EngineDeadError(PacelineError):
