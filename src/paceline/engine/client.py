@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,9 @@ import zmq.asyncio
 from paceline.engine import messages
 from paceline.engine.config import EngineConfig
 
+# OpenMP reads this when the engine process loads torch. Its threads else spin for milliseconds at every wait, and where
+# something else wants the cores (the server itself does) that slows a step many times over. A user's own setting wins.
+_ENVIRONMENT = {"GOMP_SPINCOUNT": "1000"}
 _LAST_WORDS = 0.2  # seconds a process that ended may still be heard
 
 
@@ -54,6 +58,7 @@ class EngineProcess:
                 "paceline.engine.process",
                 endpoint,
                 stdin=asyncio.subprocess.PIPE,
+                env={**_ENVIRONMENT, **os.environ},
                 stdout=sys.stderr.fileno() if _has_fileno(sys.stderr) else None,
             )
         except BaseException:

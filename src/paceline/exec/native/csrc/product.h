@@ -22,6 +22,8 @@ constexpr int kRows = 3, kPanels = 1;
 #endif
 constexpr int kGroup = 2;            // panels of one part of a linear map
 constexpr int kGroupColumns = kGroup * kPanel;
+constexpr size_t kAhead = 128;       // rows of a panel that are fetched ahead, so that few rows of activations still
+                                     // multiply at the speed of memory
 constexpr int kBlockRows = 96;       // rows of one part; with 1,536 inputs they stay in a second-level cache
 
 // c[r][p * 16 ..] = sum over steps of a[r] times panel b[p]; `stride` is the distance of a panel's rows.
@@ -38,6 +40,7 @@ inline void multiply(const typename Format::Activation* a, size_t a_stride, cons
     for (int p = 0; p < PANELS; ++p) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) raw[p * kVectors + v] = Format::raw(at[p] + v * kPer);
+      __builtin_prefetch(at[p] + kAhead * stride, 0, 2);
       at[p] += stride;
     }
 #pragma GCC unroll 16
