@@ -13,9 +13,10 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.params import SamplingParams
 from paceline.core.plan import StepPlan, StepResult, TokenLogprobs
+from paceline.core.quotas import Quota, Quotas, Rate
 from paceline.core.scheduler import Scheduler
 from paceline.engine import messages
-from paceline.engine.core_loop import EngineLoop
+from paceline.engine.core_loop import IDLE_WAIT, EngineLoop
 
 EOS = 99
 
@@ -291,3 +292,54 @@ def test_an_idle_loop_waits_no_longer_than_the_batch_it_waits_for(executor: Coun
     assert loop.step() is None and loop.idle_wait() == pytest.approx(0.001)
     now[0] = 0.005
     assert loop.step() is not None
+
+
+def test_quotas_hold_from_the_message_on(loop: EngineLoop) -> None:
+    loop.handle(messages.SetQuotas(Quotas(Quota(requests=Rate(0.001, 1)))))
+    loop.handle(add(1, max_tokens=1))
+    loop.handle(add(2, max_tokens=1))
+    step = loop.step()
+    assert step is not None and [output.number for output in step.outputs] == [1]
+    assert loop.step() is None and loop.idle_wait() == IDLE_WAIT
+    assert loop.scheduler.why()["r2"].startswith("quota until")
+    decoded = messages.decode_to_engine(messages.encode(messages.SetQuotas(Quotas(tenants={"a": Quota(borrow=True)}))))
+    assert decoded == messages.SetQuotas(Quotas(tenants={"a": Quota(borrow=True)}))
+    loop.handle(messages.SetQuotas(Quotas()))
+    step = loop.step()
+    assert step is not None and [output.number for output in step.outputs] == [2]
+
+
+def test_who_is_too_late_is_reported_with_how_long_it_had_waited(executor: Counting) -> None:
+    now = 0.0
+    config = SchedulerConfig(num_blocks=64, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=128)
+    loop = EngineLoop(Scheduler(config), executor, clock=lambda: now)
+    for number, limits in ((1, {"timeout": 2.0}), (2, {"queue_timeout": 1.0})):
+        message = add(number, max_tokens=50)
+        for name, seconds in limits.items():
+            setattr(message, name, seconds)
+        assert loop.handle(message) == []
+    now = 0.5
+    step = loop.step()
+    assert step is not None and step.outputs[0].queue_seconds == 0.5
+    now = 1.0
+    step = loop.step()
+    assert step is not None
+    expired = {output.number: output for output in step.outputs if output.finish_reason == "expired"}
+    assert expired.keys() == {2} and expired[2].queue_seconds is None
+    assert expired[2].error == "queue_timeout: it may wait 1 s and has waited 1.000 s"
+    now = 2.0
+    step = loop.step()
+    assert step is not None and [(o.number, o.finish_reason, o.queue_seconds) for o in step.outputs] == [
+        (1, "expired", 0.5)
+    ]
+    assert is_clean(loop)
+
+
+def test_a_refusal_says_when_to_come_back(executor: Counting) -> None:
+    config = SchedulerConfig(num_blocks=64, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=128)
+    row = discipline_named("paceline").with_knobs({"max_queued_requests": 1})
+    loop = EngineLoop(Scheduler(config, row), executor)
+    assert loop.handle(add(1)) == []
+    (refused,) = loop.handle(add(2))
+    assert isinstance(refused, messages.Refused)
+    assert (refused.status, refused.code, refused.retry_after) == (429, "queue_full", 1.0)

@@ -85,3 +85,46 @@ def test_an_engine_error_ends_the_request_with_status_500(tokenizer: Tokenizer) 
     request.take(SequenceOutput(1, 0, [], "error", error="it broke"))
     assert request.finished and isinstance(request.error, RequestError)
     assert (request.error.status, request.error.code) == (500, "engine_error")
+
+
+def late(started: float | None, index: int = 0) -> SequenceOutput:
+    return SequenceOutput(1, index, [], finish_reason="expired", error="timeout: too late", queue_seconds=started)
+
+
+def test_a_request_that_never_started_in_time_fails_and_one_that_did_keeps_what_it_has(tokenizer: Tokenizer) -> None:
+    request = stream(tokenizer)
+    request.take(late(None))
+    assert isinstance(request.error, RequestError) and request.finished
+    assert (request.error.status, request.error.code) == (408, "request_expired")
+    request = stream(tokenizer)
+    request.take(SequenceOutput(1, 0, tokenizer.encode("Hello"), queue_seconds=0.5))
+    request.take(late(0.5))
+    output = request.output()
+    assert output is not None and output.finished and request.error is None
+    assert (output.sequences[0].text, output.sequences[0].finish_reason) == ("Hello", "expired")
+    assert (output.expired, output.queue_seconds) == ("timeout: too late", 0.5)
+
+
+def test_what_other_sequences_said_is_kept_when_one_never_started(tokenizer: Tokenizer) -> None:
+    request = stream(tokenizer, n=2)
+    request.take(SequenceOutput(1, 0, tokenizer.encode("Hello"), finish_reason="length", queue_seconds=0.1))
+    request.take(late(None, index=1))
+    output = request.output()
+    assert output is not None and output.finished
+    assert [delta.finish_reason for delta in output.sequences] == ["length", "expired"]
+
+
+def test_time_goes_on_while_an_engine_is_started_again(tokenizer: Tokenizer) -> None:
+    now = 100.0
+    request = RequestStream(
+        1, "r", [5], SamplingParams(), 42, tokenizer, queue_timeout=3.0, timeout=10.0, clock=lambda: now
+    )
+    first = request.message()
+    assert (first.queue_timeout, first.timeout) == (3.0, 10.0)
+    now = 102.0
+    again = request.message().request(0.0)
+    assert (again.queue_timeout, again.timeout) == (1.0, 8.0)
+    request.take(SequenceOutput(1, 0, [7], queue_seconds=1.0))
+    now = 120.0
+    last = request.message()
+    assert (last.queue_timeout, last.timeout) == (None, 0.0)

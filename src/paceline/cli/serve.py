@@ -55,9 +55,23 @@ def serve(
     ] = True,
     long_prefill_token_threshold: Annotated[int, _flag("Most tokens of one prompt in a step; 0: no limit.")] = 0,
     watermark: Annotated[float, _flag("Share of the KV blocks kept free when a sequence is admitted.")] = 0.0,
+    max_queued_requests: Annotated[int | None, _flag("Most requests that may wait; more get 429.")] = None,
+    max_queued_tokens: Annotated[int | None, _flag("Most prompt tokens that may wait.")] = None,
+    max_queue_wait: Annotated[float | None, _flag("Longest predicted wait in seconds.")] = None,
+    max_queued_requests_per_tenant: Annotated[int | None, _flag("The same for each tenant.")] = None,
+    max_queued_tokens_per_tenant: Annotated[int | None, _flag("The same for each tenant.")] = None,
+    max_queue_wait_per_tenant: Annotated[float | None, _flag("The same for each tenant.")] = None,
+    queue_timeout: Annotated[float | None, _flag("Seconds a request may wait that does not say; then 408.")] = None,
+    request_timeout: Annotated[float | None, _flag("Seconds a request may take that does not say; then 504.")] = None,
+    quotas: Annotated[
+        str | None, _flag("TOML file of tenants, their keys and quotas; read again on SIGHUP.", metavar="FILE")
+    ] = None,
     host: Annotated[str, _flag("Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, _flag("Port to listen on; 0: any free one, printed at start.")] = 8000,
     api_key: Annotated[list[str] | None, _flag("Key that clients must send; may be given several times.")] = None,
+    share_cache: Annotated[
+        bool, _flag("Share cached KV between the holders of different --api-keys.", "--share-cache/--no-share-cache")
+    ] = False,
     max_body_size: Annotated[
         int, _flag("Largest body of a request.", parser=parse_size, metavar="SIZE", show_default="16MiB")
     ] = 2**24,

@@ -14,6 +14,7 @@ from paceline.core.evictions import Eviction
 from paceline.core.head_of_line import HeadOfLine
 from paceline.core.orders import ORDERS, Policy
 from paceline.core.overload import Accept, Overload
+from paceline.core.queue_limits import QueueLimits
 from paceline.errors import ConfigError
 
 
@@ -29,6 +30,7 @@ class Discipline:
     composition: Composition
     eviction: Eviction
     overload: Overload = field(default_factory=Accept)
+    limits: QueueLimits = field(default_factory=QueueLimits)  # of the queue, beside what `overload` refuses
     cache: str = "radix"  # "radix": token-exact hits; "chain": whole blocks, evicted as vLLM V1 does
     forks: bool = True  # the n sequences of a request wait for the first to compute the prompt, then share it
     evictions: Mapping[str, Eviction] = field(
@@ -84,7 +86,7 @@ class Discipline:
 
     def _parts(self) -> dict[str, Any]:
         """The dataclass objects of the row, by the field they are in."""
-        points = ("admission", "head_of_line", "composition", "eviction", "overload")
+        points = ("admission", "head_of_line", "composition", "eviction", "overload", "limits")
         return {**{point: getattr(self, point) for point in points}, "order_knobs": self.policy}
 
     def with_order(self, order: str) -> Discipline:

@@ -89,7 +89,7 @@ class LevelQueues:
         size = waiting.size(level) if isinstance(waiting, Levels) else len(waiting)
         if size < limit:
             return None
-        return f"the queue of priority level {level} is full: {size} wait, {limit} may; try again later"
+        return f"the queue of priority level {level} is full: {size} wait, {limit} may"
 
     def priority(self, request: Request, order: str) -> int:
         if order != "levels":

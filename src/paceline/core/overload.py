@@ -35,7 +35,7 @@ class Accept:
 
 @dataclass(frozen=True)
 class MostRequests:
-    """At most so many requests inside, whatever they do there. After TGI."""
+    """At most so many requests inside, whatever they do there, but for those over their tenant's quota. After TGI."""
 
     max_concurrent_requests: int = 128
 
@@ -44,10 +44,10 @@ class MostRequests:
             raise ConfigError("max_concurrent_requests", self.max_concurrent_requests, "a whole number of at least 1")
 
     def refuse(self, scheduler: Scheduler, request: Request, now: float) -> str | None:
-        inside = scheduler.num_requests
+        inside = scheduler.num_requests - scheduler.entrance.num_parked
         if inside < self.max_concurrent_requests:
             return None
-        return f"overloaded: {inside} requests are inside and {self.max_concurrent_requests} may be; try again later"
+        return f"overloaded: {inside} requests are inside and {self.max_concurrent_requests} may be"
 
     def priority(self, request: Request, order: str) -> int:
         return request.priority

@@ -41,6 +41,8 @@ class Replay:
         self.script = script
         row = discipline_named(script.discipline, script.order).with_knobs(script.knobs)
         self.scheduler = Scheduler(script.scheduler, row)
+        if script.quotas is not None:
+            self.scheduler.set_quotas(script.quotas, 0.0)
         self._arrivals = sorted(script.requests, key=lambda request: request.arrival_step)
         self._aborts = [request for request in script.requests if request.abort_step is not None]
         self._by_id = {request.id: request for request in script.requests}
@@ -56,12 +58,18 @@ class Replay:
                 step = self._arrivals[0].arrival_step
                 continue
             line = self._step(step)
-            moved = line["scheduled"] or line["aborted"] or line["finished"] or line["expired"]
+            moved = line["scheduled"] or line["aborted"] or line["finished"] or line["expired"] or self._wakes(step)
             self._idle = 0 if moved else self._idle + 1
             stalled = self._idle >= STALL_STEPS and bool(line["waiting"])
             yield line
             step += 1
         yield {"summary": self._summary(step, stalled)}
+
+    def _wakes(self, step: int) -> bool:
+        """Will a later step be decided otherwise only because it is later?"""
+        decided = self.scheduler.step
+        wake = None if decided is None else decided.wake
+        return wake is not None and wake > step * self.script.step_time
 
     def _step(self, step: int) -> Line:
         scheduler, now = self.scheduler, step * self.script.step_time
@@ -133,7 +141,7 @@ class Replay:
             "refused": {},
             "expired": {},
             "running": [sequence.id for sequence in running],
-            "waiting": [sequence.id for sequence in scheduler.waiting],
+            "waiting": [sequence.id for sequence in (*scheduler.waiting, *scheduler.entrance.parked())],
             "why": scheduler.why(),
             "free_blocks": scheduler.kv.available,
             "free_blocks_end": 0,

@@ -14,6 +14,8 @@ from paceline.core.disciplines import ALIASES, DISCIPLINES
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.orders import ORDERS
 from paceline.core.params import SamplingParams
+from paceline.core.quota_table import QUOTA_KEYS, parse_quotas
+from paceline.core.quotas import Quotas
 from paceline.core.request import IntArray, Request
 from paceline.errors import ConfigError
 
@@ -37,6 +39,8 @@ class ScriptRequest:
     ttft_target: float | None = None
     tpot_target: float | None = None
     output_hint: int | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
     abort_step: int | None = None
     abort_when: str = "before"
 
@@ -54,6 +58,8 @@ class ScriptRequest:
             tpot_target=self.tpot_target,
             output_hint=self.output_hint,
             output_length=int(self.output.size),
+            queue_timeout=self.queue_timeout,
+            timeout=self.timeout,
         )
 
 
@@ -65,6 +71,7 @@ class Script:
     max_steps: int
     step_time: float
     knobs: dict[str, Any] = field(default_factory=dict)  # numbers of the discipline's objects, by name
+    quotas: Quotas | None = None
     requests: list[ScriptRequest] = field(default_factory=list)
 
 
@@ -108,6 +115,7 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
     settings: dict[str, Any] = {"num_blocks": DEFAULT_BLOCKS}
     knobs: dict[str, Any] = {}
     own: dict[str, Any] = {"discipline": "paceline", "order": None, "max_steps": 100_000, "step_time": 1.0}
+    own["quotas"] = None
     for key in own.keys() & config.keys():
         own[key] = config[key]
     name = discipline or own["discipline"]
@@ -135,8 +143,23 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
         max_steps=_whole("config.max_steps", own["max_steps"], 1),
         step_time=_number("config.step_time", own["step_time"], 0.0),
         knobs=knobs,
+        quotas=None if own["quotas"] is None else _quotas(own["quotas"]),
         requests=_requests(requests),
     )
+
+
+def _quotas(value: Any) -> Quotas:
+    """{"default": {...}, "tenants": {NAME: {...}}}, as in a file of quotas."""
+    if not isinstance(value, dict) or set(value) - {"default", "tenants"}:
+        raise ConfigError("config.quotas", value, "an object with the keys default and tenants")
+    tenants = value.get("tenants", {})
+    for table in (value.get("default", {}), tenants, *(tenants.values() if isinstance(tenants, dict) else ())):
+        if not isinstance(table, dict):
+            raise ConfigError("config.quotas", table, "made of objects")
+    for table in (value.get("default", {}), *tenants.values()):
+        for key in set(table) - set(QUOTA_KEYS):
+            raise ConfigError("config.quotas", key, "made of keys of " + ", ".join(QUOTA_KEYS))
+    return parse_quotas(value.get("default", {}), tenants, "config.quotas.")
 
 
 def _requests(items: list[Any]) -> list[ScriptRequest]:
@@ -159,8 +182,8 @@ def _requests(items: list[Any]) -> list[ScriptRequest]:
 
 _REQUEST_KEYS = {
     "abort_step", "abort_when", "arrival_step", "arrival_time", "cache_salt", "id",
-    "output_hint", "output_len", "output_tokens", "priority", "prompt", "prompt_len", "tenant", "tpot_target",
-    "ttft_target",
+    "output_hint", "output_len", "output_tokens", "priority", "prompt", "prompt_len", "queue_timeout", "tenant",
+    "timeout", "tpot_target", "ttft_target",
 }  # fmt: skip
 
 
@@ -179,7 +202,7 @@ def _request(where: str, item: dict[str, Any], index: int, fresh: int) -> tuple[
     abort, hint = item.get("abort_step"), item.get("output_hint")
     targets = {
         key: None if item.get(key) is None else _number(f"{where}.{key}", item[key], 0.0)
-        for key in ("ttft_target", "tpot_target")
+        for key in ("ttft_target", "tpot_target", "queue_timeout", "timeout")
     }
     return ScriptRequest(
         id=str(item.get("id", index)),

@@ -53,6 +53,8 @@ class Request:
     tpot_target: float | None = None  # seconds from each token to the next that are wanted
     output_hint: int | None = None  # how many tokens the client expects
     output_length: int | None = None  # how many there will be, where a simulation knows
+    queue_timeout: float | None = None  # seconds it may wait to be started for the first time
+    timeout: float | None = None  # seconds it may take in all
     seed: int = 0  # `params.seed`, or one drawn by the caller where that is None
     resumed: dict[int, IntArray] | None = None
     """Sequence index -> tokens it had generated, for a request taken over from an engine that died.

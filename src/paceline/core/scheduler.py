@@ -15,8 +15,11 @@ from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline as discipline_named
+from paceline.core.entrance import Entrance
 from paceline.core.orders import Order
 from paceline.core.plan import StepPlan, StepResult
+from paceline.core.queue_limits import refusal
+from paceline.core.quotas import Quotas
 from paceline.core.request import (
     FinishReason,
     IntArray,
@@ -52,6 +55,7 @@ class Scheduler:
         )
         self.batch = Batch(config.max_num_seqs, config.max_model_len, config.block_size)
         self.waiting: Order = self.discipline.policy.queue()
+        self.entrance = Entrance(self.discipline.limits, self.waiting, self.batch)
         self.totals = Counters()
         self.builder = StepBuilder(config, self.discipline, self.kv, self.batch, self.waiting, self.totals, self.expire)
         self.step: Step | None = None  # the last one scheduled; its plan is in flight until complete() or fail()
@@ -77,9 +81,13 @@ class Scheduler:
         indexes = list(range(request.params.n)) if request.resumed is None else sorted(request.resumed)
         self._check_ids(request, indexes)
         self._check_fits(request)
-        if (reason := self.discipline.overload.refuse(self, request, now)) is not None:
+        try:
+            if (reason := self.discipline.overload.refuse(self, request, now)) is not None:
+                raise refusal(reason, "overloaded", self.entrance.retry_after(now))
+            self.entrance.check(request, self.tenants.get(request.tenant, -1), now)
+        except RequestError:
             self.totals.refused += 1
-            raise RequestError(reason, code="overloaded", status=429)
+            raise
         sequences = []
         tenant = self.tenants.setdefault(request.tenant, len(self.tenants))
         for index in indexes:
@@ -98,11 +106,16 @@ class Scheduler:
             self._siblings[sequences[0].id] = sequences[1:]
             for sibling in sequences[1:]:
                 sibling.state = SequenceState.BLOCKED
-            self.waiting.add(sequences[0])
+            self.entrance.enter(sequences, sequences[:1], now)
         else:
-            for sequence in sequences:
-                self.waiting.add(sequence)
+            self.entrance.enter(sequences, list(sequences), now)
         return sequences
+
+    def set_quotas(self, quotas: Quotas, now: float) -> None:
+        """What each tenant may use from now on; may be called again with others."""
+        self.entrance.set_quotas(quotas, now)
+        if (reweigh := getattr(self.waiting, "reweigh", None)) is not None:
+            reweigh(quotas.weights, self.tenants)
 
     def abort(self, request_id: str, now: float) -> list[Sequence]:
         """End all live sequences of a request, in whatever state. Unknown or ended requests: nothing happens."""
@@ -184,17 +197,32 @@ class Scheduler:
             raise RuntimeError("schedule() before complete() or fail() of the step in flight")
         if self.discipline.together:
             self._ended += self._end_batch()  # who was not done has left since the last step
+        self._expire_late(now)
+        self.entrance.open(now)
         step = self.builder.build(now)
+        self.entrance.close(step, now)
         for sequence in (*step.new, *step.resumed):
             if sequence.first_scheduled is None:
                 sequence.first_scheduled = now
         self.step = step
         self._plan = step.plan(self.batch)
         self._left_in_flight = False
-        if self._plan is not None:
+        if self._plan is None:
+            step.wake = min((time for time in (step.wake, self.entrance.next) if time is not None), default=None)
+        else:
             self.totals.steps += 1
             self.totals.scheduled_tokens += self.config.max_num_batched_tokens - step.budget
         return self._plan
+
+    def _expire_late(self, now: float) -> None:
+        """End whose time is up. An answer that is complete and only waits for its batch leaves as it is."""
+        for sequences, reason in self.entrance.late(now):
+            for sequence in reversed(sequences):
+                if sequence.row >= 0 and self.batch.done[sequence.row]:
+                    self._end(sequence, sequence.finish_reason or FinishReason.LENGTH)
+                    self._ended.append(sequence)
+                else:
+                    self.expire(sequence, reason)
 
     # -- leaving the batch ------------------------------------------------------------------------------------------
 
@@ -203,7 +231,8 @@ class Scheduler:
             self.builder.vacate(sequence)
             self._left_in_flight = self._plan is not None
         elif sequence.state is not SequenceState.BLOCKED:
-            self.waiting.remove(sequence)
+            if not self.entrance.let_go(sequence):
+                self.waiting.remove(sequence)
             self.builder.keeper.drop(sequence)
         for sibling in reversed(self._siblings.pop(sequence.id, [])):  # the leader ends before it computed the prompt
             if sibling.id in self._sequences:
@@ -215,6 +244,7 @@ class Scheduler:
         live.remove(sequence)
         if not live:
             del self._requests[sequence.request.id]
+            self.entrance.ended(sequence.request.id, reason in (FinishReason.STOP, FinishReason.LENGTH))
         self.totals.finished += 1
         if self._forgotten is not None:
             self._forgotten(sequence)
@@ -222,7 +252,8 @@ class Scheduler:
     def _unblock(self, sibling: Sequence) -> None:
         if sibling.state is SequenceState.BLOCKED:
             sibling.state = SequenceState.WAITING
-            self.waiting.resume(sibling)
+            if not self.entrance.holds_back(sibling):
+                self.waiting.resume(sibling)
 
     # -- after a step -----------------------------------------------------------------------------------------------
 
@@ -248,6 +279,7 @@ class Scheduler:
         self.totals.generation_tokens += rows.size
         if self._generated is not None:
             self._generated(batch, rows)
+        self.entrance.generated(rows, now)
         for index in np.flatnonzero(length == batch.prompt_length[rows] + 1).tolist():
             self._first_token(sequences[index], now)
         finished = self._finish_rows(rows, tokens, length, sequences)
@@ -359,6 +391,7 @@ class Scheduler:
                 reasons[sequence.id] = f"behind {blocked.id} ({reason})"
             else:
                 reasons[sequence.id] = "new: arrived after the last step was scheduled"
+        reasons.update(self.entrance.why())
         for leader, siblings in self._siblings.items():
             for sibling in siblings:
                 if sibling.id in self._sequences:
@@ -393,5 +426,6 @@ class Scheduler:
             assert sequence.row == row and sequence.state is SequenceState.RUNNING, f"row {row} and {sequence} differ"
             needs, most = (-(-tokens // batch.block_size) for tokens in (batch.computed[row], batch.length[row]))
             assert needs <= batch.held[row] <= max(needs, most), f"row {row} holds wrong blocks"
+        self.entrance.check_accounts()
         running = sum(sequence.state is SequenceState.RUNNING for sequence in self._sequences.values())
         assert running == len(rows), f"{running} sequences say they run, {len(rows)} rows are occupied"

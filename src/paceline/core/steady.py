@@ -55,6 +55,8 @@ class SteadyDecode:
         running = rows.size
         if not self.possible or not running or scheduler.num_waiting or scheduler._plan is not None:
             return 0
+        if not scheduler.entrance.idle:
+            return 0
         length = batch.length[rows]
         if not again and (
             running > scheduler.config.max_num_batched_tokens

@@ -17,6 +17,7 @@ from paceline.engine.config import EngineConfig
 from paceline.engine.door import Door
 from paceline.engine.outputs import RequestOutput
 from paceline.engine.streams import RequestStream
+from paceline.engine.tenants import read_tenants
 from paceline.engine.tokenizer import Tokenizer, load_tokenizer
 from paceline.errors import ConfigError, EngineDeadError, ModelError, PacelineError, RequestError
 
@@ -40,6 +41,7 @@ class AsyncEngine:
         tokenizer: encode, decode, token_bytes, apply_chat_template, ...
         model_name: the name clients use.
         max_model_len, vocab_size: of the loaded model.
+        tenants: what the file of tenants says.
         info: what the engine process said of itself when it was ready: num_blocks, dtype, device, description, ...
         restarts: how often a new process had to be started.
     """
@@ -49,9 +51,10 @@ class AsyncEngine:
     vocab_size: int
 
     def __init__(self, config: EngineConfig) -> None:
-        """Use `await AsyncEngine.start(config)`."""
+        """Use `await AsyncEngine.start(config)`. ConfigError for a file of tenants that is wrong."""
         self.config = config
         self.model_name = config.model_name
+        self.tenants = read_tenants(config.quotas)
         self.info: dict[str, Any] = {}
         self.restarts = 0
         self._progress: Progress | None = None
@@ -169,6 +172,8 @@ class AsyncEngine:
             self.info = message.info
             self._up = True
             self._started.set()
+            if self.tenants.path is not None:
+                self._send(messages.SetQuotas(self.tenants.quotas))
             for stream in self._streams.values():  # taken over from the process before
                 self._send(stream.message())
         elif isinstance(message, messages.Failed):
@@ -191,7 +196,13 @@ class AsyncEngine:
 
     def _refuse(self, message: messages.Refused) -> None:
         if (stream := self._streams.get(message.number)) is not None:
-            stream.error = RequestError(message.message, param=message.param, code=message.code, status=message.status)
+            stream.error = RequestError(
+                message.message,
+                param=message.param,
+                code=message.code,
+                status=message.status,
+                retry_after=message.retry_after,
+            )
             self._wake(stream)
 
     def _wake(self, stream: RequestStream) -> None:
@@ -233,6 +244,8 @@ class AsyncEngine:
         priority: int = 0,
         tenant: str = "default",
         cache_salt: str | None = None,
+        queue_timeout: float | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Deltas of one request as they are made (an async generator).
 
@@ -242,12 +255,24 @@ class AsyncEngine:
         the vocabulary, prompt or prompt + max_tokens over the context (code "context_length_exceeded"), a duplicate
         request id; RequestError with status 500 and code "engine_error" when the engine failed on this request;
         EngineDeadError when the engine is gone for good or shutting down.
+
+        `queue_timeout` and `timeout`, in seconds, default to the engine's. When the first is up before the request was
+        started, or the second before it was: RequestError with status 408 and code "request_expired". When the second
+        is up later, the stream ends with finish_reason "expired" and what was generated. RequestError with status 429
+        and `retry_after`: the queue is full.
         """
         self._check_alive()
         tokens = await self.encode(prompt) if isinstance(prompt, str) else prompt
         self._check_alive()
         stream = self._door.admit(
-            tokens, params, request_id=request_id, priority=priority, tenant=tenant, cache_salt=cache_salt
+            tokens,
+            params,
+            request_id=request_id,
+            priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
+            queue_timeout=self.config.queue_timeout if queue_timeout is None else queue_timeout,
+            timeout=self.config.request_timeout if timeout is None else timeout,
         )
         if stream.request_id in self._ids:
             raise RequestError(f"request id {stream.request_id!r} is already in use", param="request_id")
@@ -296,6 +321,11 @@ class AsyncEngine:
             raise EngineDeadError("the engine is shutting down")
         if self._failure is not None:
             raise self._failure
+
+    def reload_tenants(self) -> None:
+        """Read the file of tenants and their quotas again. ConfigError: it is wrong, and what was read before holds."""
+        self.tenants = read_tenants(self.config.quotas)
+        self._send(messages.SetQuotas(self.tenants.quotas))
 
     # -- looking in, and the end ------------------------------------------------------------------------------------
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline
+from paceline.core.queue_limits import QueueLimits
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline.exec.config import ExecutorConfig
 
 LARGEST_SEED = 2**63 - 1
+LONGEST_TIMEOUT = 1e9  # seconds
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ class EngineConfig:
     watermark: float = 0.0
     discipline: str = "paceline"
     order: str | None = None  # None: the discipline's own
+    # the door
+    max_queued_requests: int | None = None  # these six: knobs of every discipline, see QueueLimits
+    max_queued_tokens: int | None = None
+    max_queue_wait: float | None = None
+    max_queued_requests_per_tenant: int | None = None
+    max_queued_tokens_per_tenant: int | None = None
+    max_queue_wait_per_tenant: float | None = None
+    queue_timeout: float | None = None  # seconds a request may wait that does not say; None: as long as it takes
+    request_timeout: float | None = None  # seconds a request may take in all that does not say
+    quotas: str | None = None  # a TOML file of tenants, their keys and quotas
     # engine
     seed: int | None = None  # of the generator that draws seeds for requests without one; None: from the machine
     shutdown_grace: float = 30.0  # seconds running requests get to finish on a clean stop
@@ -62,6 +74,9 @@ class EngineConfig:
         self._whole("max_restarts", 0)
         if self.seed is not None:
             self._whole("seed", 0, LARGEST_SEED)
+        for name in ("queue_timeout", "request_timeout"):
+            if (value := getattr(self, name)) is not None and not 0.0 < value <= LONGEST_TIMEOUT:
+                raise ConfigError(_flag(name), value, f"a number of seconds above 0 and at most {LONGEST_TIMEOUT:g}")
         for name in ("shutdown_grace", "restart_window"):
             if not 0.0 <= getattr(self, name) < 1e9:
                 raise ConfigError(_flag(name), getattr(self, name), "a number of seconds of at least 0")
@@ -95,8 +110,10 @@ class EngineConfig:
         )
 
     def schedule_by(self) -> Discipline:
-        """The row of the table of disciplines, with the order asked for."""
-        return discipline(self.discipline, self.order)
+        """The row of the table of disciplines, with the order and the queue limits asked for."""
+        limits = {spec.name: getattr(self, spec.name) for spec in fields(QueueLimits)}
+        given = {name: value for name, value in limits.items() if value is not None}
+        return discipline(self.discipline, self.order).with_knobs(given)
 
     def _whole(self, name: str, low: int, high: int | None = None) -> None:
         value = getattr(self, name)

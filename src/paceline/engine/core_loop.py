@@ -88,6 +88,8 @@ class EngineLoop:
                 self._forget(message.number)
         elif isinstance(message, messages.Finish):
             self._finish(message.number, message.index, FinishReason.STOP, now)
+        elif isinstance(message, messages.SetQuotas):
+            self.scheduler.set_quotas(message.quotas, now)
         elif isinstance(message, messages.AskStats):
             return [messages.Stats(message.ticket, self.stats())]
         elif isinstance(message, messages.Shutdown):
@@ -99,7 +101,8 @@ class EngineLoop:
         try:
             sequences = self.scheduler.add(request, now)
         except RequestError as error:
-            return [messages.Refused(message.number, str(error), error.param, error.code, error.status)]
+            refusal = (str(error), error.param, error.code, error.status, error.retry_after)
+            return [messages.Refused(message.number, *refusal)]
         self._requests[message.number] = request
         self._numbers[request.id] = message.number
         self._open[message.number] = {sequence.index for sequence in sequences}
@@ -174,7 +177,8 @@ class EngineLoop:
         assert reason is not None
         output = self._last.get(sequence.id) or messages.SequenceOutput(number, sequence.index, [])
         output.finish_reason, output.stop_token = reason.value, sequence.stop_token
-        output.error = sequence.finish_detail if reason is FinishReason.EXPIRED else None
+        if reason is FinishReason.EXPIRED:
+            output.error, output.queue_seconds = sequence.finish_detail, queue_seconds(sequence)
         self._close(number, sequence)
         return output
 
@@ -191,7 +195,7 @@ class EngineLoop:
                 output.logprobs = [entry]
             if sequence.id in self._unreported:
                 self._unreported.remove(sequence.id)
-                output.cached_tokens = sequence.cached_tokens
+                output.cached_tokens, output.queue_seconds = sequence.cached_tokens, queue_seconds(sequence)
                 if sequence.index == 0 and (noted := self._prompt_logprobs.pop(number, None)) is not None:
                     output.prompt_logprobs = [noted.get(position) for position in range(sequence.prompt_length)]
             if sequence.finish_reason is not None:  # its last token comes out with its end, now or with the batch's
@@ -236,3 +240,8 @@ class EngineLoop:
         stats["busy_seconds"] = self._busy_seconds
         stats["execute_seconds"] = self._execute_seconds
         return stats
+
+
+def queue_seconds(sequence: Sequence) -> float | None:
+    """How long it waited to be started; None: it was not."""
+    return None if sequence.first_scheduled is None else sequence.first_scheduled - sequence.submitted

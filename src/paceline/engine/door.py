@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from paceline.core.params import SamplingParams
+from paceline.engine.config import LONGEST_TIMEOUT
 from paceline.engine.streams import RequestStream
 from paceline.engine.tokenizer import Tokenizer
 from paceline.errors import RequestError
@@ -32,6 +33,8 @@ class Door:
         priority: int = 0,
         tenant: str = "default",
         cache_salt: str | None = None,
+        queue_timeout: float | None = None,
+        timeout: float | None = None,
     ) -> RequestStream:
         """The stream of a new request, with a seed and a number of its own. Raises RequestError."""
         self._check_prompt(prompt)
@@ -40,6 +43,11 @@ class Door:
         self._check_tokens(params.logit_bias, "logit_bias")
         if not -(2**31) <= priority < 2**31:
             raise RequestError(f"priority must fit 32 bits, got {priority}", param="priority")
+        for name, seconds in (("queue_timeout", queue_timeout), ("timeout", timeout)):
+            if seconds is not None and not 0.0 < seconds <= LONGEST_TIMEOUT:
+                raise RequestError(
+                    f"{name} must be above 0 and at most {LONGEST_TIMEOUT:g} seconds, got {seconds}", param=name
+                )
         if request_id is not None and "#" in request_id:
             raise RequestError("a request id must not contain '#'", param="request_id")
         self._numbers += 1
@@ -54,6 +62,8 @@ class Door:
             priority=priority,
             tenant=tenant,
             cache_salt=cache_salt,
+            queue_timeout=queue_timeout,
+            timeout=timeout,
         )
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:

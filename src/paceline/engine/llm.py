@@ -15,6 +15,7 @@ from paceline.engine.door import Door
 from paceline.engine.outputs import CompletionResult
 from paceline.engine.setup import build
 from paceline.engine.streams import RequestStream
+from paceline.engine.tenants import read_tenants
 from paceline.engine.tokenizer import Tokenizer, load_tokenizer
 from paceline.errors import EngineDeadError, RequestError
 
@@ -34,12 +35,15 @@ class LLM:
 
     def __init__(self, model: str = EngineConfig.model, **settings: Any) -> None:
         self.config = EngineConfig(model=model, **settings)
+        tenants = read_tenants(self.config.quotas)
         built = build(self.config)
         self.info = built.info
         self.tokenizer: Tokenizer = load_tokenizer(self.config.tokenizer or built.source, self.config.chat_template)
         self.max_model_len: int = built.info["max_model_len"]
         self._door = Door(self.tokenizer, built.info["vocab_size"], self.max_model_len, self.config.seed)
         self._loop: EngineLoop | None = EngineLoop(built.scheduler, built.executor)
+        if tenants.path is not None:
+            self._loop.handle(messages.SetQuotas(tenants.quotas))
 
     def generate(
         self,
@@ -107,7 +111,7 @@ class LLM:
     ) -> list[CompletionResult]:
         loop = self._engine()
         each = self._params_of_each(params, len(tokens))
-        streams = [self._door.admit(prompt, wanted) for prompt, wanted in zip(tokens, each, strict=True)]
+        streams = [self._admit(prompt, wanted) for prompt, wanted in zip(tokens, each, strict=True)]
         results = [
             CompletionResult.empty(stream.request_id, text, stream.prompt, stream.params.n)
             for stream, text in zip(streams, texts, strict=True)
@@ -124,6 +128,10 @@ class LLM:
             for number in live:  # only after an error or Ctrl-C
                 loop.handle(messages.Abort(number))
         return results
+
+    def _admit(self, prompt: Sequence[int], params: SamplingParams) -> RequestStream:
+        config = self.config
+        return self._door.admit(prompt, params, queue_timeout=config.queue_timeout, timeout=config.request_timeout)
 
     @staticmethod
     def _advance(loop: EngineLoop, live: dict[int, tuple[RequestStream, CompletionResult]]) -> Iterator[RequestStream]:
@@ -160,7 +168,13 @@ class LLM:
 def _raise_refusal(answers: Sequence[messages.FromEngine]) -> None:
     for answer in answers:
         if isinstance(answer, messages.Refused):
-            raise RequestError(answer.message, param=answer.param, code=answer.code, status=answer.status)
+            raise RequestError(
+                answer.message,
+                param=answer.param,
+                code=answer.code,
+                status=answer.status,
+                retry_after=answer.retry_after,
+            )
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import numpy as np
 
 from paceline.core.params import SamplingParams
 from paceline.core.plan import TokenLogprobs
+from paceline.core.quotas import Quotas
 from paceline.core.request import IntArray, Request
 
 
@@ -36,6 +37,8 @@ class Add(Message):
     tenant: str = "default"
     cache_salt: str | None = None
     resumed: dict[int, bytes] | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
 
     def request(self, arrival: float) -> Request:
         resumed = self.resumed
@@ -47,6 +50,8 @@ class Add(Message):
             priority=self.priority,
             tenant=self.tenant,
             cache_salt=self.cache_salt,
+            queue_timeout=self.queue_timeout,
+            timeout=self.timeout,
             seed=self.seed,
             resumed=None if resumed is None else {index: as_tokens(data) for index, data in resumed.items()},
         )
@@ -65,6 +70,12 @@ class Finish(Message):
     index: int
 
 
+class SetQuotas(Message):
+    """What tenants may use from now on. Not answered."""
+
+    quotas: Quotas
+
+
 class AskStats(Message):
     """Answered by Stats with the same `ticket`."""
 
@@ -75,7 +86,7 @@ class Shutdown(Message):
     """End the process now."""
 
 
-ToEngine = Add | Abort | Finish | AskStats | Shutdown
+ToEngine = Add | Abort | Finish | SetQuotas | AskStats | Shutdown
 
 
 # -- from the engine -----------------------------------------------------------------------------------------------
@@ -117,6 +128,7 @@ class Refused(Message):
     param: str | None
     code: str | None
     status: int
+    retry_after: float | None = None
 
 
 class SequenceOutput(msgspec.Struct, array_like=True):
@@ -130,7 +142,8 @@ class SequenceOutput(msgspec.Struct, array_like=True):
     logprobs: list[TokenLogprobs] | None = None  # along `tokens`
     cached_tokens: int | None = None  # with the first token only
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # with the first token of sequence 0, when asked for
-    error: str | None = None
+    error: str | None = None  # what went wrong, or of which of its times it had too little
+    queue_seconds: float | None = None  # how long it waited to be started: with the first token, or when it expires
 
 
 class StepOutput(Message):

@@ -28,8 +28,8 @@ class SequenceDelta:
     """What is new in one sequence of a request since its last delta.
 
     `text` may lag behind `token_ids`: an incomplete character, or text that may become a stop string, is held back.
-    `finish_reason` is set on the last delta of the sequence only: "stop", "length" or "abort". `stop_reason` is the
-    stop string or the stop token id that ended it, None for the end-of-sequence token and for other reasons.
+    `finish_reason` is set on the last delta of the sequence only: "stop", "length", "abort" or "expired". `stop_reason`
+    is the stop string or the stop token id that ended it, None for the end-of-sequence token and for other reasons.
     """
 
     index: int
@@ -47,6 +47,8 @@ class RequestOutput:
     `prompt_logprobs` is given once, on the first item, when it was asked for: one entry per prompt token, None for the
     first. `cached_tokens` counts prompt tokens taken from the cache at the first admission. `generated_tokens` counts
     all tokens of all sequences so far. `finished` is True on the last item, when every sequence has finished.
+    `queue_seconds`: how long the first that started had waited. `expired`: on the last item, in words, which time was
+    up when a sequence ended with "expired".
     """
 
     request_id: str
@@ -56,6 +58,8 @@ class RequestOutput:
     cached_tokens: int = 0
     generated_tokens: int = 0
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+    queue_seconds: float | None = None
+    expired: str = ""
 
 
 @dataclass
@@ -80,6 +84,8 @@ class CompletionResult:
     completions: list[Completion]
     cached_tokens: int = 0
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+    queue_seconds: float | None = None
+    expired: str = ""
 
     @property
     def text(self) -> str:
@@ -92,7 +98,8 @@ class CompletionResult:
 
     def add(self, output: RequestOutput) -> None:
         """Take in the next item of the request's stream."""
-        self.cached_tokens = output.cached_tokens
+        self.cached_tokens, self.queue_seconds = output.cached_tokens, output.queue_seconds
+        self.expired = output.expired or self.expired
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = output.prompt_logprobs
         for delta in output.sequences:

@@ -58,6 +58,8 @@ def main(arguments: list[str]) -> int:
     # Stopping is the parent's to decide: a Ctrl-C or a service manager's signal reaches both of us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reads its files again and tells us, or ends
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     endpoint = arguments[0]
     threading.Thread(target=_end_with_parent, args=(endpoint,), daemon=True).start()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -93,6 +94,9 @@ class RequestStream:
         priority: int = 0,
         tenant: str = "default",
         cache_salt: str | None = None,
+        queue_timeout: float | None = None,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.number = number
         self.request_id = request_id
@@ -103,6 +107,11 @@ class RequestStream:
         self.sequences = [SequenceStream(index, params, tokenizer) for index in range(params.n)]
         self._tokenizer = tokenizer
         self._priority, self._tenant, self._cache_salt = priority, tenant, cache_salt
+        self._queue_timeout, self._timeout = queue_timeout, timeout
+        self._clock = clock
+        self._sent: float | None = None  # when it was first given to an engine
+        self._queue_seconds: float | None = None
+        self._expired = ""
         self._cached_tokens: int | None = None
         self._prompt_logprobs: list[PositionLogprobs | None] | None = None
         self._prompt_logprobs_due = params.prompt_logprobs is not None
@@ -111,9 +120,28 @@ class RequestStream:
     def finished(self) -> bool:
         return self.error is not None or all(stream.finish_reason is not None for stream in self.sequences)
 
+    def outcome(self) -> tuple[str, str]:
+        """How it ended, in a word: finished, aborted, expired, refused or failed; and the error, if that says why."""
+        if self.error is not None:
+            status = getattr(self.error, "status", 500)
+            word = "expired" if status == 408 else "refused" if status < 500 else "failed"
+            return word, str(self.error)
+        reasons = {stream.finish_reason for stream in self.sequences}
+        if "expired" in reasons:
+            return "expired", self._expired
+        return ("aborted" if reasons & {None, "abort"} else "finished"), ""
+
     def message(self) -> messages.Add:
         """The request as an engine takes it in: fresh, or with the tokens so far of its unfinished sequences."""
         started = any(stream.tokens or stream.finish_reason for stream in self.sequences)
+        now = self._clock()
+        if self._sent is None:
+            self._sent = now
+        elapsed = now - self._sent  # what an engine that died took counts
+
+        def left(seconds: float | None) -> float | None:
+            return None if seconds is None else max(seconds - elapsed, 0.0)
+
         resumed = {s.index: messages.as_bytes(s.tokens) for s in self.sequences if s.finish_reason is None}
         return messages.Add(
             number=self.number,
@@ -125,6 +153,8 @@ class RequestStream:
             tenant=self._tenant,
             cache_salt=self._cache_salt,
             resumed=resumed if started else None,
+            queue_timeout=None if self._queue_seconds is not None else left(self._queue_timeout),
+            timeout=left(self._timeout),
         )
 
     def take(self, output: messages.SequenceOutput) -> bool:
@@ -132,10 +162,12 @@ class RequestStream:
         stream = self.sequences[output.index]
         if stream.finish_reason is not None:
             return False  # on its way before the engine learned of the end
+        if output.queue_seconds is not None and self._queue_seconds is None:
+            self._queue_seconds = output.queue_seconds
+        if output.finish_reason == FinishReason.EXPIRED.value:
+            return self._expire(stream, output)
         if output.error is not None:
-            late = output.finish_reason == FinishReason.EXPIRED.value
-            code, status = ("request_expired", 504) if late else ("engine_error", 500)
-            self.error = RequestError(output.error, code=code, status=status)
+            self.error = RequestError(output.error, code="engine_error", status=500)
             return False
         if output.cached_tokens is not None and self._cached_tokens is None:
             self._cached_tokens = output.cached_tokens
@@ -148,6 +180,15 @@ class RequestStream:
             ]
         return stream.take(output)
 
+    def _expire(self, stream: SequenceStream, output: messages.SequenceOutput) -> bool:
+        """A sequence's time is up. One that started keeps what it has; when nothing did, that is an error."""
+        self._expired = output.error or ""
+        started = self._queue_seconds is not None or any(other.finish_reason for other in self.sequences)
+        if started:
+            return stream.take(output)
+        self.error = RequestError(self._expired, code="request_expired", status=408)
+        return False
+
     def abort(self) -> None:
         """End all unfinished sequences."""
         for stream in self.sequences:
@@ -159,14 +200,17 @@ class RequestStream:
         if not deltas:
             return None
         prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
+        finished = all(stream.finish_reason is not None for stream in self.sequences)
         return RequestOutput(
             request_id=self.request_id,
             prompt_token_ids=self.prompt,
             sequences=deltas,
-            finished=all(stream.finish_reason is not None for stream in self.sequences),
+            finished=finished,
             cached_tokens=self._cached_tokens or 0,
             generated_tokens=sum(len(stream.tokens) for stream in self.sequences),
             prompt_logprobs=prompt_logprobs,
+            queue_seconds=self._queue_seconds,
+            expired=self._expired if finished else "",
         )
 
 

@@ -21,6 +21,5 @@ def create_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     install_error_handlers(app)
     for part in (completions, chat, tokens, status):
         app.include_router(part.router)
-    if config.api_keys:
-        app.add_middleware(RequireKey, keys=config.api_keys)
+    app.add_middleware(RequireKey, engine=engine, config=config)
     return app

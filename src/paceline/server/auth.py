@@ -1,27 +1,73 @@
-"""API keys: `Authorization: Bearer KEY` on everything but the pages a monitor reads."""
+"""API keys: `Authorization: Bearer KEY` on everything but the pages a monitor reads. A key says who is asking."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from paceline.engine.async_engine import AsyncEngine
+from paceline.engine.tenants import Tenants, digest_of
+from paceline.server.config import ServerConfig
 from paceline.server.errors import error_response
 
 OPEN_PATHS = frozenset({"/health", "/metrics", "/version"})
 
 
-class RequireKey:
-    """ASGI middleware. Keys are compared by digest and in constant time."""
+@dataclass(frozen=True)
+class Caller:
+    """Who sent a request. `tenant` None: who its `user` says. Cached KV is shared within a `namespace` only."""
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+    tenant: str | None = None
+    namespace: str | None = None  # None: shared with everybody who has none
+
+    def cache_salt(self, salt: str | None) -> str | None:
+        """The salt of a request that came with this one. No salt leads out of the namespace."""
+        return salt if self.namespace is None else f"{len(self.namespace)}:{self.namespace}:{salt or ''}"
+
+
+ANYBODY = Caller()
+
+
+class Callers:
+    """Who has which key. Keys are kept and looked up by digest."""
+
+    def __init__(self, config: ServerConfig, tenants: Tenants, required: bool = False) -> None:
+        """`required`: a key is needed, even if there is none to be had any more."""
+        self.by_digest: dict[str, Caller] = {}
+        for key in config.api_keys:
+            digest = digest_of(key)
+            self.by_digest[digest] = Caller(namespace=None if config.share_cache else f"key {digest}")
+        for digest, tenant in tenants.keys.items():
+            self.by_digest[digest] = Caller(tenant, tenants.cache_group(tenant))
+        self.required = required or bool(self.by_digest)
+
+    def of(self, headers: Headers) -> Caller | None:
+        """None: nobody we know."""
+        if not self.required:
+            return ANYBODY
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return self.by_digest.get(digest_of(key)) if scheme.lower() == "bearer" else None
+
+
+class RequireKey:
+    """ASGI middleware: puts the caller into `scope["state"]`, and answers 401 where a key is needed and missing."""
+
+    def __init__(self, app: ASGIApp, engine: AsyncEngine, config: ServerConfig) -> None:
         self.app = app
-        self.digests = [_digest(key) for key in keys]
+        self.engine = engine
+        self.config = config
+        self._tenants = engine.tenants
+        self._callers = Callers(config, engine.tenants)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._known(Headers(scope=scope)):
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self.app(scope, receive, send)
+            return
+        caller = self._current().of(Headers(scope=scope))
+        if caller is not None:
+            scope.setdefault("state", {})["caller"] = caller
             await self.app(scope, receive, send)
             return
         refusal = error_response(
@@ -32,14 +78,8 @@ class RequireKey:
         )
         await refusal(scope, receive, send)
 
-    def _known(self, headers: Headers) -> bool:
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return False
-        given = _digest(key.strip())
-        matches = [hmac.compare_digest(given, digest) for digest in self.digests]
-        return True in matches
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    def _current(self) -> Callers:
+        if self._tenants is not self.engine.tenants:  # they were read again
+            self._tenants = self.engine.tenants
+            self._callers = Callers(self.config, self._tenants, self._callers.required)
+        return self._callers

@@ -14,7 +14,7 @@ from paceline.server.logprobs import chat_logprobs, prompt_logprobs
 from paceline.server.models import ChatBody
 from paceline.server.prompts import PromptTokens, chat_tokens
 from paceline.server.service import Service, TheService, body_schema
-from paceline.server.streaming import JSON, EventStream, event, while_connected
+from paceline.server.streaming import EventStream, event, while_connected, whole_answer
 
 router = APIRouter()
 
@@ -25,13 +25,13 @@ async def chat_completions(request: Request, service: TheService) -> Response:
     body.check_stream()
     params = body.params()
     prompt: PromptTokens = await chat_tokens(service.engine, body)
-    generation = service.generation("chatcmpl", body, [prompt], params)
+    generation = service.generation("chatcmpl", request, body, [prompt], params)
     answer = _Answer(service, body, generation)
     if body.stream:
         stream = EventStream(answer.events(), {"x-request-id": generation.id})
         return await while_connected(request.receive, stream.prime())
     results = await while_connected(request.receive, generation.whole())
-    return JSON(answer.whole(results[0]), headers={"x-request-id": generation.id})
+    return whole_answer(generation, answer.whole(results[0]))
 
 
 class _Answer:
@@ -79,6 +79,7 @@ class _Answer:
                         yield event(self._wrap([self._chunk(delta)], now))
         if self.body.include_usage:
             yield event(self._wrap([], usage.now()))
+        self.generation.check_in_time()
 
     def _wrap(self, choices: list[dict[str, Any]], usage: Usage | None) -> dict[str, Any]:
         chunk = {**self.head, "choices": choices}

@@ -14,7 +14,7 @@ from paceline.server.logprobs import completion_logprobs, prompt_logprobs
 from paceline.server.models import CompletionBody
 from paceline.server.prompts import split_prompts, to_tokens
 from paceline.server.service import Service, TheService, body_schema
-from paceline.server.streaming import JSON, EventStream, event, while_connected
+from paceline.server.streaming import EventStream, event, while_connected, whole_answer
 
 router = APIRouter()
 
@@ -27,13 +27,13 @@ async def completions(request: Request, service: TheService) -> Response:
     prompts = [
         await to_tokens(service.engine, prompt, body.add_special_tokens) for prompt in split_prompts(body.prompt)
     ]
-    generation = service.generation("cmpl", body, prompts, params)
+    generation = service.generation("cmpl", request, body, prompts, params)
     answer = _Answer(service, body, generation)
     if body.stream:
         stream = EventStream(answer.events(), {"x-request-id": generation.id})
         return await while_connected(request.receive, stream.prime())
     results = await while_connected(request.receive, generation.whole())
-    return JSON(answer.whole(results), headers={"x-request-id": generation.id})
+    return whole_answer(generation, answer.whole(results))
 
 
 class _Answer:
@@ -90,6 +90,7 @@ class _Answer:
             if self.body.prompt_alone:
                 total.completion_tokens = 0
             yield event(self._wrap([], total))
+        self.generation.check_in_time()
 
     def _wrap(self, choices: list[dict[str, Any]], usage: Usage | None) -> dict[str, Any]:
         chunk = {**self.head, "choices": choices}

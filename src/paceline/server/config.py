@@ -16,6 +16,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free port; the one chosen is printed
     api_keys: tuple[str, ...] = ()  # empty: everyone may ask
+    share_cache: bool = False  # cached KV is shared between the holders of different `api_keys`
     max_body_size: int = 16 * MIB  # bytes of a request's body
     body_timeout: float = 30.0  # seconds without a byte of a body that is not complete
     shutdown_grace: float = 30.0  # seconds running requests get to finish on a clean stop

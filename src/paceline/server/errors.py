@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,10 @@ log = logging.getLogger(__name__)
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
+    408: "timeout_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
+    504: "timeout_error",
 }
 
 
@@ -43,6 +46,12 @@ def error_response(
 ) -> JSONResponse:
     """An error as a whole response."""
     return JSONResponse(error_body(message, status, param, code), status, dict(headers or {}))
+
+
+def retry_headers(error: Exception) -> dict[str, str]:
+    """`Retry-After` in whole seconds, where an error knows when to come back."""
+    seconds = getattr(error, "retry_after", None)
+    return {} if seconds is None else {"Retry-After": str(max(math.ceil(seconds), 1))}
 
 
 def describe(error: Exception) -> tuple[str, int, str | None, str | None]:
@@ -70,7 +79,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def on_error(request: Request, error: Exception) -> Response:
         message, status, param, code = describe(error)
-        return error_response(message, status, param=param, code=code)
+        return error_response(message, status, param=param, code=code, headers=retry_headers(error))
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -11,7 +11,8 @@ from typing import Any
 from paceline.core.params import SamplingParams
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.outputs import CompletionResult, RequestOutput
-from paceline.server.metrics import Metrics, RequestWatch
+from paceline.errors import RequestError
+from paceline.server.metrics import OTHERS, Metrics, RequestWatch
 from paceline.server.prompts import PromptTokens
 
 Output = tuple[int, RequestOutput]  # (index of the prompt, what is new)
@@ -29,11 +30,14 @@ class Generation:
     priority: int = 0
     tenant: str = "default"
     cache_salt: str | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
+    expired: str = ""  # which time was up, in words, when one was after the start
     watches: list[RequestWatch] = field(default_factory=list)
 
     async def stream(self) -> AsyncGenerator[Output, None]:
         """Outputs as they are made, those of several prompts interleaved. Closing it aborts everything."""
-        self.watches = [RequestWatch(self.metrics, prompt, self.params.n) for prompt in self.prompts]
+        self.watches = [RequestWatch(self.metrics, prompt, self.params.n, self._known()) for prompt in self.prompts]
         if len(self.prompts) == 1:
             async with aclosing(self._one(0)) as outputs:
                 async for output in outputs:
@@ -56,6 +60,15 @@ class Generation:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
+    def check_in_time(self) -> None:
+        """RequestError (504) when some of it was cut off because its time was up."""
+        if self.expired:
+            raise RequestError(self.expired, code="request_expired", status=504)
+
+    def _known(self) -> str:
+        """The tenant as metrics show it: those that are not in the operator's file are one, as there may be any."""
+        return self.tenant if self.engine.tenants.is_named(self.tenant) else OTHERS
+
     async def whole(self) -> list[CompletionResult]:
         """Everything, one result per prompt."""
         results = [
@@ -76,12 +89,18 @@ class Generation:
             priority=self.priority,
             tenant=self.tenant,
             cache_salt=self.cache_salt,
+            queue_timeout=self.queue_timeout,
+            timeout=self.timeout,
         )
         try:
             async with aclosing(stream):
                 async for output in stream:
                     watch.note(output)
+                    self.expired = output.expired or self.expired
                     yield output
+        except RequestError as error:
+            watch.refused(error)
+            raise
         finally:
             watch.close()
 

@@ -12,9 +12,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from paceline.engine.outputs import RequestOutput
+from paceline.errors import RequestError
 from paceline.server.prompts import PromptTokens
 
 PREFIX = "paceline:"
+OTHERS = "others"  # all tenants that the file of quotas does not name
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 _STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
@@ -55,6 +57,11 @@ class Metrics:
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts served")
         self.generation_tokens = counter("generation_tokens", "Tokens generated")
         self.request_success = counter("request_success", "Sequences ended, by reason", "finished_reason")
+        self.refused = counter("refused", "Requests not let in, or too late before they started, by reason", "reason")
+        self.tenant_requests = counter("tenant_requests", "Requests by tenant of the file of quotas", "tenant")
+        self.tenant_prompt_tokens = counter("tenant_prompt_tokens", "Tokens of prompts served, by tenant", "tenant")
+        self.tenant_generation_tokens = counter("tenant_generation_tokens", "Tokens generated, by tenant", "tenant")
+        self.queue_time = histogram("request_queue_time_seconds", "From arrival to the first step", _SECONDS)
         self.time_to_first_token = histogram("time_to_first_token_seconds", "From arrival to the first token", _SECONDS)
         self.inter_token_latency = histogram(
             "inter_token_latency_seconds", "Between two tokens of a sequence", _STEP_SECONDS
@@ -110,7 +117,7 @@ class _EngineStats(Collector):
 class RequestWatch:
     """Measures one prompt's stream as the server sees it."""
 
-    def __init__(self, metrics: Metrics, prompt: PromptTokens, n: int) -> None:
+    def __init__(self, metrics: Metrics, prompt: PromptTokens, n: int, tenant: str = "") -> None:
         self._metrics = metrics
         self._prompt_tokens = len(prompt.token_ids)
         self._start = time.perf_counter()
@@ -119,6 +126,8 @@ class RequestWatch:
         self._tokens = [0] * n
         self._open = set(range(n))
         self._seen = False
+        self._tenant = (metrics.model_name, tenant or OTHERS)
+        self._generated_by_tenant = metrics.tenant_generation_tokens.labels(*self._tenant)
 
     def note(self, output: RequestOutput) -> None:
         """Take in the next item of the stream."""
@@ -128,10 +137,15 @@ class RequestWatch:
             self._seen = True
             metrics.prompt_tokens.inc(self._prompt_tokens)
             metrics.request_prompt_tokens.observe(self._prompt_tokens)
+            metrics.tenant_requests.labels(*self._tenant).inc()
+            metrics.tenant_prompt_tokens.labels(*self._tenant).inc(self._prompt_tokens)
+            if output.queue_seconds is not None:
+                metrics.queue_time.observe(output.queue_seconds)
         for delta in output.sequences:
             index, new = delta.index, len(delta.token_ids)
             if new:
                 metrics.generation_tokens.inc(new)
+                self._generated_by_tenant.inc(new)
                 self._tokens[index] += new
                 if self._first[index] is None:
                     self._first[index] = now
@@ -141,6 +155,16 @@ class RequestWatch:
                 self._last[index] = now
             if delta.finish_reason is not None:
                 self._end(index, delta.finish_reason, now)
+
+    def refused(self, error: RequestError) -> None:
+        """It was not let in, or failed as a whole."""
+        metrics = self._metrics
+        metrics.refused.labels(metrics.model_name, str(error.code or "invalid_request")).inc()
+        if not self._seen and error.code == "request_expired":
+            for index in sorted(self._open):
+                self._end(index, "expired", time.perf_counter())
+        elif not self._seen:
+            self._open.clear()
 
     def close(self) -> None:
         """The stream is over; sequences that did not finish were aborted."""
@@ -153,7 +177,7 @@ class RequestWatch:
         self._open.discard(index)
         metrics = self._metrics
         metrics.request_success.labels(metrics.model_name, reason).inc()
-        if reason == "abort":
+        if reason == "abort" or not self._seen:
             return
         metrics.e2e_latency.observe(now - self._start)
         metrics.request_generation_tokens.observe(self._tokens[index])

@@ -76,6 +76,8 @@ class GenerationBody(Body):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)  # smaller is sooner
+    queue_timeout: float | None = Field(None, gt=0, le=1e9)  # seconds it may wait to be started
+    timeout: float | None = Field(None, gt=0, le=1e9)  # seconds it may take in all
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_tokens_as_token_ids: bool | None = None
 

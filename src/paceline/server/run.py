@@ -46,6 +46,7 @@ async def serve(engine_config: EngineConfig, config: ServerConfig, progress: Pro
         try:
             server = _server(engine, bound)
             signals.attach(server)
+            signals.reload_with(engine)
             with _port_errors(config.host, bound.port):
                 listener.listen(2048)
             ready(engine, bound)
@@ -128,6 +129,11 @@ class _Signals:
         self._server = server
         server.should_exit = bool(self._number)
 
+    def reload_with(self, engine: AsyncEngine) -> None:
+        """From now on SIGHUP reads the file of tenants again, where there is one."""
+        if engine.tenants.path is not None and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_tenants, engine)
+
     async def interruptible(self, start: Coroutine[Any, Any, AsyncEngine]) -> AsyncEngine:
         """The engine that `start` makes. Raises Interrupted when a signal comes first."""
         self._starting = asyncio.create_task(start)
@@ -141,6 +147,16 @@ class _Signals:
             self._starting = None
 
 
+def reload_tenants(engine: AsyncEngine) -> None:
+    """Take in what the file of tenants says now; keep what it said before when it is wrong."""
+    try:
+        engine.reload_tenants()
+    except ConfigError as error:
+        log.error("the tenants and quotas stay as they were: %s", error)
+    else:
+        log.info("read %s again: %d tenants", engine.tenants.path, len(engine.tenants.quotas.tenants))
+
+
 @contextlib.contextmanager
 def _signals() -> Generator[_Signals, None, None]:
     signals = _Signals()
@@ -150,5 +166,6 @@ def _signals() -> Generator[_Signals, None, None]:
     try:
         yield signals
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                loop.remove_signal_handler(getattr(signal, name))

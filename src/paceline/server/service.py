@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from paceline.core.params import SamplingParams
 from paceline.engine.async_engine import AsyncEngine
 from paceline.errors import RequestError
+from paceline.server.auth import Caller
 from paceline.server.body import parse_json, read_body, validate
 from paceline.server.config import ServerConfig
 from paceline.server.generation import Generation
@@ -22,6 +23,7 @@ from paceline.server.prompts import PromptTokens
 from paceline.server.unsupported import UnknownFields, refuse_unsupported
 
 Schema = TypeVar("Schema", bound=Body)
+DEFAULT_TENANT = "default"  # of requests without a key of a tenant's and without `user`
 
 
 @dataclass
@@ -54,18 +56,22 @@ class Service:
             )
 
     def generation(
-        self, kind: str, body: GenerationBody, prompts: Sequence[PromptTokens], params: SamplingParams
+        self, kind: str, request: Request, body: GenerationBody, prompts: Sequence[PromptTokens], params: SamplingParams
     ) -> Generation:
         """A generation that has not started yet, under a fresh id."""
+        caller: Caller = request.state.caller
+        tenant = caller.tenant or body.user or DEFAULT_TENANT
         return Generation(
             engine=self.engine,
             metrics=self.metrics,
             id=f"{kind}-{uuid.uuid4().hex}",
             prompts=prompts,
             params=params,
-            priority=body.priority or 0,
-            tenant=body.user or "default",
-            cache_salt=body.cache_salt,
+            priority=self.engine.tenants.priority(tenant, body.priority),
+            tenant=tenant,
+            cache_salt=caller.cache_salt(body.cache_salt),
+            queue_timeout=body.queue_timeout,
+            timeout=body.timeout,
         )
 
     def head(self, generation: Generation, kind: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from paceline.errors import RequestError
 from paceline.server.errors import ClientGone, describe, error_body
+from paceline.server.generation import Generation
 
 Result = TypeVar("Result")
 DONE = b"data: [DONE]\n\n"
@@ -30,6 +32,17 @@ class JSON(Response):
 
     def render(self, content: Any) -> bytes:
         return _encoder.encode(content)
+
+
+def whole_answer(generation: Generation, answer: dict[str, Any]) -> Response:
+    """The response to a request that does not stream. Where its time was up, an error with what was done so far."""
+    headers = {"x-request-id": generation.id}
+    try:
+        generation.check_in_time()
+    except RequestError as error:
+        message, status, param, code = describe(error)
+        return JSON({**error_body(message, status, param, code), **answer}, status_code=status, headers=headers)
+    return JSON(answer, headers=headers)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from paceline.core.orders.cache_aware import CacheAware, CacheAwareKnobs
 from paceline.core.orders.ranked import Floats
-from paceline.core.orders.shares import check_weights, grown
+from paceline.core.orders.shares import check_weights, grown, reweighed
 from paceline.core.request import IntArray, Sequence, SequenceState
 from paceline.errors import ConfigError
 
@@ -33,6 +33,7 @@ class DeficitLongestPrefix(CacheAware):
         self._policy = policy
         self.credit: Floats = np.zeros(8)  # by index of the tenant
         self._rate: Floats = np.ones(8)
+        self._weights = dict(policy.weights)
         self._known: npt.NDArray[np.float64] = np.zeros(8)  # 1: a tenant has this index
         self.refills = 0
 
@@ -51,7 +52,7 @@ class DeficitLongestPrefix(CacheAware):
             self._rate = grown(self._rate, tenant, 1.0)
         if not self._known[tenant]:
             self._known[tenant] = 1.0
-            self._rate[tenant] = 1.0 / self._policy.weights.get(sequence.request.tenant, 1.0)
+            self._rate[tenant] = 1.0 / self._weights.get(sequence.request.tenant, 1.0)
 
     def started(self, sequence: Sequence, cached: int) -> None:
         super().started(sequence, cached)
@@ -62,6 +63,11 @@ class DeficitLongestPrefix(CacheAware):
     def generated(self, batch: Batch, rows: IntArray) -> None:
         counts = np.bincount(batch.tenant[rows], minlength=self.credit.size)
         self.credit -= self._policy.output_weight * counts * self._rate
+
+    def reweigh(self, weights: Mapping[str, float], tenants: Mapping[str, int]) -> None:
+        """Other weights from now on, before those of the policy. `tenants`: indexes of those seen."""
+        self._weights = {**self._policy.weights, **weights}
+        reweighed(self._rate, self._weights, tenants)
 
     def rank(self) -> Floats:
         broke = self.credit[self.tenant.astype(np.intp)] <= 0

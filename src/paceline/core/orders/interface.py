@@ -21,6 +21,7 @@ class Order(Protocol):
     - `started(sequence, cached)`: it was admitted, with so many tokens from the cache; its state is still the old one.
     - `generated(batch, rows)`: each of these rows [S] has got one more token.
     - `ended(sequence)`: it ended, from whatever state.
+    - `reweigh(weights, tenants)`: the weights of tenants, by name, have changed; `tenants`: the index of each name.
     - `key(sequence)`: what it sorts by, waiting or running, smaller first, and `ran(sequences)`: they are in the step.
       For compositions that put running sequences into the same order as waiting ones.
     """

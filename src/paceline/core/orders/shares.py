@@ -17,6 +17,13 @@ def grown(column: npt.NDArray[np.float64], index: int, value: float) -> npt.NDAr
     return column_grown
 
 
+def reweighed(rates: npt.NDArray[np.float64], weights: Mapping[str, float], tenants: Mapping[str, int]) -> None:
+    """Set one over the weight, 1 for those not named, of the tenants that have an index in `rates`."""
+    for tenant, index in tenants.items():
+        if index < rates.size:
+            rates[index] = 1.0 / weights.get(tenant, 1.0)
+
+
 def check_weights(weights: Mapping[str, float]) -> None:
     """ConfigError for a weight that is none."""
     for tenant, weight in weights.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from paceline.core.orders.shares import check_weights, grown
+from paceline.core.orders.shares import check_weights, grown, reweighed
 from paceline.core.request import IntArray, Sequence, SequenceState
 from paceline.errors import ConfigError
 
@@ -33,6 +33,7 @@ class VirtualTokenCounter:
         self._policy = policy
         self.counters: npt.NDArray[np.float64] = np.zeros(8)  # by index of the tenant
         self._rate: npt.NDArray[np.float64] = np.ones(8)  # one over the tenant's weight
+        self._weights = dict(policy.weights)
         self._queues: dict[int, OrderedDict[str, Sequence]] = {}  # of the tenants with somebody waiting
         self._heap: list[tuple[float, int]] = []  # (counter or less, tenant), one entry each of these
         self._queued: set[int] = set()  # tenants with an entry in the heap
@@ -56,7 +57,7 @@ class VirtualTokenCounter:
             return self._queues[tenant]
         if tenant >= self.counters.size:
             self.counters, self._rate = grown(self.counters, tenant, 0.0), grown(self._rate, tenant, 1.0)
-        self._rate[tenant] = 1.0 / self._policy.weights.get(sequence.request.tenant, 1.0)
+        self._rate[tenant] = 1.0 / self._weights.get(sequence.request.tenant, 1.0)
         if self._policy.lift:
             least = self._least()
             if least is None:
@@ -86,6 +87,11 @@ class VirtualTokenCounter:
     def generated(self, batch: Batch, rows: IntArray) -> None:
         counts = np.bincount(batch.tenant[rows], minlength=self.counters.size)
         self.counters += self._policy.output_weight * counts * self._rate
+
+    def reweigh(self, weights: Mapping[str, float], tenants: Mapping[str, int]) -> None:
+        """Other weights from now on, before those of the policy. `tenants`: indexes of those seen."""
+        self._weights = {**self._policy.weights, **weights}
+        reweighed(self._rate, self._weights, tenants)
 
     # -- who is next ------------------------------------------------------------------------------------------------
 
