@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from paceline.errors import ConfigError
 from paceline.exec.attention import LayerShape
 from paceline.exec.attention.cpu import CpuAttention
 from paceline.exec.attention.metadata import build_metadata
 from paceline.exec.attention.reference import ReferenceAttention
-from paceline.exec.native.library import INSTRUCTION_SETS, choose_kernels
+from paceline.exec.executor import ExecutorConfig, ModelExecutor
+from paceline.exec.native.library import INSTRUCTION_SETS, choose_kernels, prove
 from paceline.exec.native.packed import PackedLinear
+
+from .plans import PlanBatch
+from .random_models import CONFIGS, random_model, save
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
-def kernels(request):
-    from paceline.errors import ConfigError
-
+def runs_here(name: str) -> bool:
     try:
-        return choose_kernels(request.param, CPU).kernels
-    except ConfigError as error:
-        pytest.skip(str(error))
+        return choose_kernels(name, CPU).kernels is not None
+    except ConfigError:
+        return False
+
+
+HERE = [name for name in INSTRUCTION_SETS if runs_here(name)]
+
+
+@pytest.fixture(scope="module", params=HERE or [pytest.param(None, marks=pytest.mark.skip("no kernels here"))])
+def kernels(request):
+    return choose_kernels(request.param, CPU).kernels
 
 
 def near(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
@@ -161,3 +175,51 @@ def test_copies_read_every_source_before_any_is_overwritten(kernels):
     attention.copy_blocks(torch.tensor([[0, 1], [1, 0], [1, 3]]))
     for cache, old in zip((*attention.keys, *attention.values), before, strict=True):
         assert torch.equal(cache, old[[1, 0, 2, 1]])
+
+
+def test_a_library_that_crashes_or_answers_wrongly_is_not_used(tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or not HERE:
+        pytest.skip("no compiler, or no kernels")
+    for body, complaint in (("abort();", "died of signal 6"), ("return 7;", "gave wrong results")):
+        path = tmp_path / f"{len(body)}.so"
+        source = f"#include <stdlib.h>\nint paceline_check(void) {{ {body} }}\n"
+        command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
+        subprocess.run(command, input=source, text=True, check=True)
+        assert complaint in str(prove(path))
+
+
+def test_kernels_are_chosen_by_name_and_named(tmp_path):
+    assert choose_kernels("off", CPU) == (None, "off")
+    assert choose_kernels("auto", torch.device("cuda")).kernels is None
+    with pytest.raises(ConfigError, match="--kernels"):
+        choose_kernels("generic", torch.device("cuda"))
+    if HERE:
+        assert choose_kernels("auto", CPU).reason.startswith(HERE[0])
+
+
+def test_one_openmp_runtime_serves_torch_and_the_kernels():
+    if not sys.platform.startswith("linux") or not HERE:
+        pytest.skip("no /proc, or no kernels")
+    runtimes = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "omp" in line}
+    assert len({name for name in runtimes if Path(name).name.startswith(("libgomp", "libiomp", "libomp"))}) == 1
+
+
+def test_a_decoder_gives_the_same_tokens_with_kernels_and_without(tmp_path):
+    directory = save(random_model(CONFIGS["qwen3"]()), tmp_path)
+    generated = []
+    for kernels in ("off", *HERE):
+        executor = ModelExecutor(
+            ExecutorConfig(str(directory), dtype="float32", device="cpu", num_blocks=64, threads=2, kernels=kernels)
+        )
+        prompts = [np.random.default_rng(n).integers(3, 97, n).tolist() for n in (5, 40, 17)]
+        batch = PlanBatch(prompts, num_blocks=64, max_model_len=96)
+        for counts in ({0: 5}, {1: 30}, {1: 9, 2: 17}):
+            plan = batch.plan(counts)
+            batch.complete(plan, executor.execute(plan).tokens)
+        for _ in range(20):
+            plan = batch.plan()
+            batch.complete(plan, executor.execute(plan).tokens)
+        generated.append([batch.generated(row) for row in range(3)])
+    assert all(tokens == generated[0] for tokens in generated)
+    assert any(line == f"kernels {kernels}" for line in executor.description)

@@ -208,7 +208,7 @@ def _load(name: str) -> tuple[Kernels | None, str]:
         return None, f"not loadable ({error})"
     if not library.paceline_supported():
         return None, _NOT_HERE
-    complaint = _prove(path)
+    complaint = prove(path)
     if complaint is not None:
         return None, complaint
     kernels = Kernels(name, library)
@@ -216,7 +216,7 @@ def _load(name: str) -> tuple[Kernels | None, str]:
     return kernels, ""
 
 
-def _prove(path: Path) -> str | None:
+def prove(path: Path) -> str | None:
     """Lets the library check itself in a process of its own; what went wrong, or None."""
     command = [sys.executable, "-I", "-S", str(_FOLDER / "probe.py"), str(path)]
     try:

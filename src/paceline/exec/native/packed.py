@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import byref
 
-import numpy as np
 import torch
 
 from paceline.exec.native.library import FORMATS, Kernels, Linear
 
 PANEL = 16  # columns of a panel
+_WORTH_MAPPING = 1 << 20  # bytes
 _GROUP = 32  # columns of two panels, which are computed together
 
 
@@ -128,8 +130,15 @@ class PackedLinear:
 
 
 def zeros(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """A flat tensor of zeros that takes no memory until it is written to, on huge pages where the system has them."""
-    # numpy's zeros are pages the system hands out on first touch, and numpy asks for huge ones.
-    array = np.zeros(elements * dtype.itemsize + 64, np.uint8)
-    shift = -array.ctypes.data % 64
-    return torch.from_numpy(array[shift : shift + elements * dtype.itemsize]).view(dtype)
+    """A flat tensor of zeros that takes no memory until it is written to, on huge pages where the system has them.
+
+    With small pages a step that reads blocks here and there waits for address translation as long as for the data.
+    """
+    size = elements * dtype.itemsize
+    if size < _WORTH_MAPPING:
+        return torch.zeros(elements, dtype=dtype)
+    pages = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype)

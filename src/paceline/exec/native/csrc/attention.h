@@ -157,6 +157,10 @@ inline void gather_rows(int rows, const typename Format::Activation* p, size_t p
   gather<Format, ROWS, PANELS>(p, p_stride, blocks, count, column, stride, shrink, o, o_stride);
 }
 
+inline void fetch_ahead(const void* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+}
+
 struct Scoring {
   float scale;
   float softcap;   // 0: none
@@ -227,14 +231,16 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
   }
   const int32_t* table = places.block_table + size_t(task.row) * places.table_stride;
   const int within = places.block_size / kBlockTokens, height = even_block(rows);
+  auto block_of = [&](int64_t logical) {
+    return size_t(table[logical / within]) * within + size_t(logical % within);
+  };
   for (int64_t chunk = key_begin / kBlockTokens * kBlockTokens; chunk < key_end; chunk += kChunkTokens) {
     const int keys = int(std::min<int64_t>(kChunkTokens, key_end - chunk));
     const int count = (keys + kBlockTokens - 1) / kBlockTokens;
     const Stored* key_blocks[kChunkTokens / kBlockTokens + 1];
     const Stored* value_blocks[kChunkTokens / kBlockTokens];
     for (int i = 0; i < count; ++i) {
-      const int64_t logical = chunk / kBlockTokens + i;
-      const size_t block = size_t(table[logical / within]) * within + size_t(logical % within);
+      const size_t block = block_of(chunk / kBlockTokens + i);
       key_blocks[i] = Blocks<Format>::keys(cache, block, head);
       value_blocks[i] = Blocks<Format>::values(cache, block, head);
     }
@@ -250,6 +256,13 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
     for (int row = 0; row < rows; row += height) {
       const int some = std::min(height, rows - row);
       for (int i = 0; i < count; i += kPanels) {
+        for (int j = i; j < std::min(count, i + kPanels) && row == 0; ++j) {
+          // The values of these keys, and the keys as far on as one chunk: on their way while this multiplies.
+          fetch_ahead(value_blocks[j], Blocks<Format>::value_elements(cache) * sizeof(Stored));
+          if (chunk + kChunkTokens + j * kBlockTokens >= key_end) continue;
+          fetch_ahead(Blocks<Format>::keys(cache, block_of(chunk / kBlockTokens + kChunkTokens / kBlockTokens + j), head),
+                      Blocks<Format>::key_elements(cache) * sizeof(Stored));
+        }
         multiply_rows<Format, kPanels>(some, query + size_t(row) * size, size, key_blocks + i,
                                        kPanel * Format::kStep, size / Format::kStep,
                                        scores + size_t(row) * kChunkTokens + i * kPanel, kChunkTokens);
