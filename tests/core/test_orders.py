@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core.compositions import MixedChunks
+from paceline.core.disciplines import discipline
 from paceline.core.orders import ORDERS
+from paceline.core.orders.vtc import VtcPolicy
 from paceline.core.request import Request, Sequence
+from paceline.errors import ConfigError
 
 
 def sequence(number: int, priority: int = 0, arrival: float = 0.0, name: str | None = None) -> Sequence:
@@ -146,3 +150,46 @@ def test_removed_entries_do_not_pile_up() -> None:
         order.add(item)
         order.remove(item)
     assert list(order) == [keeper] and len(order._heap) < 200  # type: ignore[attr-defined]
+
+
+def test_the_knobs_of_an_order_are_knobs_of_the_discipline() -> None:
+    row = discipline("paceline", "vtc").with_knobs({"output_weight": 3, "weights": {"a": 2.0}})
+    assert row.knobs()["output_weight"] == 3.0 and row.policy == VtcPolicy(output_weight=3.0, weights={"a": 2.0})
+    assert "output_weight" not in row.with_order("fcfs").knobs()
+    assert row.with_order("vtc") == discipline("paceline", "vtc"), "another order comes with its own knobs"
+    assert ORDERS["vtc"] == VtcPolicy(), "the table stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("order", "knob", "value"),
+    [
+        ("priority", "age", -1.0),
+        ("hrrn", "stretch", -1.0),
+        ("hrrn", "patience", -1),
+        ("lpm", "fcfs_above", -1),
+        ("vtc", "prompt_weight", -1.0),
+        ("vtc", "weights", {"a": 0.0}),
+        ("dlpm", "quantum", 0),
+        ("sjf", "predictor", "nosuch"),
+        ("srtf", "turns", 0),
+        ("edf", "patience", -1.0),
+        ("mlfq", "base", 0.0),
+        ("mlfq", "levels", 0),
+        ("random", "span", 0),
+    ],
+)
+def test_a_knob_that_makes_no_sense_is_refused(order: str, knob: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=knob):
+        discipline("paceline", order).with_knobs({knob: value})
+
+
+def test_a_row_that_ranks_running_sequences_wants_an_order_that_can() -> None:
+    row = discipline("reselect", "fcfs")
+    with pytest.raises(ConfigError, match=r"--order: 'fcfs' .* rank running sequences: .*edf"):
+        row.check(row.configure(num_blocks=1))
+
+
+def test_buckets_are_rising_lengths() -> None:
+    for wrong in ((0,), (8, 4), (4, 4)):
+        with pytest.raises(ConfigError, match="buckets"):
+            MixedChunks(buckets=wrong)

@@ -91,6 +91,11 @@ class ChainCache:
         idle = list(map(self._references.__getitem__, blocks)).count(0)
         return Match(len(blocks) * self.block_size, blocks, idle, NONE, link)
 
+    def continues(self, match: Match, block: bytes) -> bool:
+        """Is there an indexed block with these tokens behind those of the match?"""
+        child = None if match.node is None else match.node.children.get(block)
+        return child is not None and child.block >= 0
+
     def open(self, match: Match, namespace: bytes = b"") -> Lease:
         """Refer to each matched block once; those that waited for reuse leave the list."""
         references = self._references

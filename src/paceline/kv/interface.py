@@ -78,6 +78,10 @@ class KVCache(Protocol):
         """
         ...
 
+    def continues(self, match: Match, block: bytes) -> bool:
+        """Is there a cached block with these tokens behind the whole blocks of a match that is not out of date?"""
+        ...
+
     def open(self, match: Match, namespace: bytes = b"") -> Lease:
         """Take the matched whole blocks: refer to each once. The tail block, if any, is not referred to."""
         ...

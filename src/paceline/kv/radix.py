@@ -122,6 +122,16 @@ class RadixCache:
             tail = 0
         return Match(len(blocks) * self.block_size + tail, blocks, idle, tail_block, node)
 
+    def continues(self, match: Match, block: bytes) -> bool:
+        """Is there a cached block with these tokens behind the whole blocks of the match? O(1)."""
+        node: RadixNode | None = match.node
+        if node is None:
+            return False
+        count = len(match.blocks) - node.start
+        if count >= len(node.blocks):
+            return block in node.children
+        return node.key[count * self._block_bytes : (count + 1) * self._block_bytes] == block
+
     def open(self, match: Match, namespace: bytes = b"") -> Lease:
         """Hold the matched whole blocks. O(n). ValueError if they have left the cache since the match."""
         count = len(match.blocks)
