@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.compositions import Reselect
 from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.params import SamplingParams
@@ -431,7 +432,9 @@ class World:
     def bound(self) -> int:
         """Steps within which what is live must end."""
         work = sum(len(self.references[name].tokens) for name in self.live)
-        return 16 + 4 * work + 2 * work // max(1, self.config.max_num_batched_tokens)
+        bound = 16 + 4 * work + 2 * work // max(1, self.config.max_num_batched_tokens)
+        # Who runs is chosen anew every step: all that was computed may be lost for every new token.
+        return 2 * bound if isinstance(self.scheduler.discipline.composition, Reselect) else bound
 
     def drain(self) -> int:
         """Run until everything ended, within the bound; then nothing may be left anywhere. Returns the steps taken."""
@@ -659,8 +662,6 @@ def log_of(seeds: Iterable[int], discipline: str, order: str) -> list[str]:
     return [line for seed in seeds for line in random_script(Random(seed), discipline, order, distinct).play().log]
 
 
-if (
-    __name__ == "__main__"
-):  # python driver.py DISCIPLINE ORDER FIRST LAST: the decisions, for comparison with another process
-    name, queue, first, last = sys.argv[1:5]
-    sys.stdout.write("\n".join(log_of(range(int(first), int(last)), name, queue)))
+if __name__ == "__main__":  # lines "DISCIPLINE ORDER SEED" on standard input: the decisions, to compare processes by
+    played = (line.split() for line in sys.stdin)
+    sys.stdout.write("\n".join(line for *pair, seed in played for line in log_of([int(seed)], *pair)))

@@ -68,6 +68,11 @@ class Batch:
         sequence.row = row
         return row
 
+    def seat(self, row: int) -> None:
+        """Let the next to enter have this row, which is vacant."""
+        self._vacant.remove(row)
+        self._vacant.append(row)
+
     def leave(self, sequence: Sequence) -> None:
         """Take the row back; the sequence keeps a copy of its tokens."""
         row = sequence.row

@@ -9,7 +9,7 @@ from paceline.core.compositions import MixedChunks
 from paceline.core.discipline import Discipline
 from paceline.core.evictions import LeastLost, LeastPreferred, Newest
 from paceline.core.head_of_line import Skip, Stop
-from paceline.core.rows import chunked, closed, huggingface, nvidia, preemptive, prefill_first
+from paceline.core.rows import chunked, closed, huggingface, nvidia, preemptive, prefill_first, resident
 from paceline.errors import ConfigError
 
 DISCIPLINES: dict[str, Discipline] = {
@@ -41,6 +41,7 @@ DISCIPLINES: dict[str, Discipline] = {
         *huggingface.ROWS,
         *chunked.ROWS,
         *prefill_first.ROWS,
+        *resident.ROWS,
         *preemptive.ROWS,
     )
 }

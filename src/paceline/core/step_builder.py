@@ -195,12 +195,12 @@ class StepBuilder:
 
     # -- admission --------------------------------------------------------------------------------------------------
 
-    def admit(self, step: Step) -> None:
-        """Start waiting sequences, in order, while budget, rows and blocks last."""
+    def admit(self, step: Step, among: Iterable[Sequence] | None = None) -> None:
+        """Start waiting sequences, in order or as `among` gives them, while budget, rows and blocks last."""
         line = self.discipline.head_of_line
         passed: list[Sequence] = []
         deferred = 0
-        for sequence in self._candidates(step):
+        for sequence in self.candidates(step) if among is None else among:
             reason = self.try_admit(step, sequence)
             if reason is None:
                 for blocked in passed:
@@ -221,7 +221,7 @@ class StepBuilder:
             if len(passed) >= line.window:
                 return
 
-    def _candidates(self, step: Step) -> Iterable[Sequence]:
+    def candidates(self, step: Step) -> Iterable[Sequence]:
         """Waiting sequences in order, each once, while those admitted leave the queue."""
         if self._walk is not None:
             yield from self._walk()

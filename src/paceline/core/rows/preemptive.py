@@ -7,6 +7,7 @@ from paceline.core.compositions.reselect import Reselect
 from paceline.core.discipline import Discipline
 from paceline.core.evictions.least_urgent import LeastUrgent
 from paceline.core.head_of_line import Stop
+from paceline.core.orders.feedback import FeedbackPolicy
 
 RESELECT = Discipline(
     name="reselect",
@@ -23,4 +24,23 @@ RESELECT = Discipline(
     ),
 )
 
-ROWS = (RESELECT,)
+FASTSERVE = Discipline(
+    name="fastserve",
+    after="FastServe: skip-join multi-level feedback queue, swap of the lowest level first",
+    order="mlfq",
+    order_knobs=FeedbackPolicy(demote_to_front=True),
+    admission=KnownTokensFit(),
+    head_of_line=Stop(),
+    composition=Reselect(),
+    eviction=LeastUrgent(how="swap"),
+    failure_modes=(
+        "the level to join rests on what a prompt token is said to take (seconds_per_token), which is not measured",
+        "long answers sink to levels that short ones overtake: their tail latency",
+        "wants num_host_blocks: without room there, who yields is computed again",
+        "who has just sunk goes before those that were on the level (demote_to_front off: behind them)",
+        "swaps on demand only: the original also swaps ahead of demand, holds new prompts back while less than a tenth "
+        "of the host blocks are free, and puts who waited for too long before all others",
+    ),
+)
+
+ROWS = (RESELECT, FASTSERVE)
