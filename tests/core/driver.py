@@ -21,8 +21,9 @@ import numpy as np
 from paceline.core.compositions import Reselect
 from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import discipline as discipline_named
+from paceline.core.evictions import VICTIMS
 from paceline.core.params import SamplingParams
-from paceline.core.plan import StepPlan, StepResult
+from paceline.core.plan import Moved, StepPlan, StepResult
 from paceline.core.request import FinishReason, Request, SequenceState, StepEvents
 from paceline.core.scheduler import Scheduler
 from paceline.errors import ConfigError, RequestError
@@ -116,11 +117,19 @@ class World:
         discipline: str = "paceline",
         order: str | None = None,
         knobs: Mapping[str, Any] | None = None,
+        victim: str | None = None,
+        block_seconds: float = 0.0,
+        damaged: int = 0,
     ) -> None:
+        """`block_seconds`: what moving a block between tiers takes; `damaged`: of so many blocks on disk one is."""
         self.config = config
-        self.scheduler = Scheduler(config, discipline_named(discipline, order).with_knobs(knobs or {}))
+        self.block_seconds = block_seconds
+        self.damaged = damaged
+        row = discipline_named(discipline, order).with_eviction(victim).with_knobs(knobs or {})
+        self.scheduler = Scheduler(config, row)
         self.contents = np.full((config.num_blocks, config.block_size), POISON)
         self.host = np.full((config.num_host_blocks, config.block_size), POISON)
+        self.disk: dict[bytes, Any] = {}  # content key -> marks
         self.references: dict[str, Reference] = {}
         self.live: dict[str, Any] = {}  # sequence id -> Sequence
         self.ended: dict[str, Any] = {}
@@ -131,6 +140,7 @@ class World:
         self.trace: list[tuple[Any, ...]] = []  # every call and its arguments
         self.steps = 0
         self.now = 0.0
+        self.failed = False  # some step was not executed
 
     # -- what clients do ----------------------------------------------------------------------------------------------
 
@@ -238,6 +248,7 @@ class World:
             return None
         self.steps += 1
         # The plan's matrices are the scheduler's; an executor is busy with them while requests come and go.
+        self.failed = self.failed or fail
         result = None if fail else self._execute(plan)
         self.act(mid)
         if result is None:
@@ -246,7 +257,7 @@ class World:
             for row in plan.rows.tolist():
                 self.computed.pop(self.rows.pop(row), None)
         else:
-            self.trace.append(("complete", result.tokens.copy(), self.now))
+            self.trace.append(("complete", result, self.now))
             self._judge_events(plan, scheduler.complete(result, self.now))
         scheduler.check()
         return plan
@@ -270,13 +281,15 @@ class World:
             self.log.append(json.dumps({"empty": True, "preempted": preempted, "why": why}))
             return
         assert plan.rows.size == plan.counts.size == plan.starts.size == plan.samples.size
-        assert plan.rows.size or plan.swap_out.size
+        assert plan.rows.size or plan.swap_out.size or plan.to_disk or plan.from_disk
         assert (plan.counts > 0).all() and int(plan.counts.sum()) <= config.max_num_batched_tokens
         assert len(set(plan.rows.tolist())) == plan.rows.size, "a row is scheduled twice"
         assert len(scheduler.batch) <= config.max_num_seqs
         for moves in (plan.swap_out, plan.swap_in):
             assert len(set(moves[:, 1].tolist())) == len(moves), "two blocks are swapped into one"
-        assert not {*plan.swap_out[:, 1].tolist()} & {*plan.swap_in[:, 0].tolist()}, "a host block moves twice"
+        into = [*plan.swap_out[:, 1].tolist(), *(block for _, block in plan.from_disk)]
+        assert len(set(into)) == len(into), "two blocks are moved into one on the host"
+        assert not {*into} & {*plan.swap_in[:, 0].tolist()}, "a host block is read that this step writes"
         if plan.copies.size:
             assert len(set(plan.copies[:, 1].tolist())) == len(plan.copies), "two copies into one block"
         fresh = {entered.row for entered in plan.entered}
@@ -316,6 +329,7 @@ class World:
                     "copies": plan.copies.tolist(),
                     "swap_out": plan.swap_out.tolist(),
                     "swap_in": plan.swap_in.tolist(),
+                    "disk": [len(plan.to_disk), len(plan.from_disk), len(plan.drop_disk)],
                     "entered": [entered[:2] for entered in plan.entered],
                     "cached": decided.cached,
                     "preempted": preempted,
@@ -336,7 +350,7 @@ class World:
         for sequence in scheduler.waiting:
             if len(scheduler.batch) >= config.max_num_seqs:
                 continue
-            match = scheduler.builder._match(sequence)
+            match = scheduler.builder.match(sequence)
             count = min(int(sequence.tokens.size) - match.length, config.max_num_batched_tokens)
             reason = scheduler.discipline.admission.refuse(scheduler.builder, sequence, match, count)
             assert reason is not None, f"the step is empty although {sequence.id} could start"
@@ -358,6 +372,7 @@ class World:
             # What a block held before it was given to this sequence is unknown, whatever it happens to be.
             contents[table[start // size if row in fresh else -(-start // size) :]] = POISON
             spans.append((self.references[self.rows[row]], row, start, end, table))
+        lost = self._execute_disk(plan)
         self.host[plan.swap_out[:, 1]] = leaving
         if sources is not None:
             contents[plan.copies[:, 1]] = sources
@@ -377,7 +392,26 @@ class World:
             assert not wrong.size, f"{self.rows[row]} reads foreign K/V at {wrong.tolist()}, blocks {table.tolist()}"
             if samples:
                 tokens.append(reference.choose(int(read[-1])))
-        return StepResult(tokens=np.array(tokens, np.int32), seconds=1.0)
+        counts = (len(plan.swap_out), len(plan.swap_in), len(plan.from_disk), len(plan.to_disk))
+        costs = (part for count in counts for part in (count, count * self.block_seconds))
+        return StepResult(np.array(tokens, np.int32), seconds=1.0, moved=Moved(*costs), lost=lost)
+
+    def _execute_disk(self, plan: StepPlan) -> list[bytes]:
+        """Writes read the host as it was before the step; reads of damaged blocks give nothing."""
+        for key in plan.drop_disk:
+            self.disk.pop(key, None)
+        written = {key: self.host[block].copy() for block, key in plan.to_disk}
+        assert len(written) == len(plan.to_disk)
+        lost = []
+        for key, block in plan.from_disk:
+            assert key in self.disk, "a block is read from disk that is not there"
+            if self.damaged and key[0] % self.damaged == 0:
+                lost.append(key)
+                del self.disk[key]
+            self.host[block] = self.disk.get(key, POISON)
+        self.disk.update(written)
+        assert len(self.disk) <= self.config.num_disk_blocks or self.failed
+        return lost
 
     def _judge_events(self, plan: StepPlan, events: StepEvents) -> None:
         sampled = [self.rows[row] for row in plan.rows[plan.samples].tolist()]
@@ -479,13 +513,18 @@ class Script:
     fails: frozenset[int] = frozenset()
     seconds: float = 1.0
     knobs: Mapping[str, Any] = field(default_factory=dict)
+    victim: str | None = None
+    block_seconds: float = 0.0
+    damaged: int = 0
 
     @property
     def turns(self) -> int:
         return max([0, *(turn + 1 for turn in (*self.before, *self.mid, *self.fails))])
 
     def play(self) -> World:
-        world = World(self.config, self.discipline, self.order, self.knobs)
+        world = World(
+            self.config, self.discipline, self.order, self.knobs, self.victim, self.block_seconds, self.damaged
+        )
         for turn in range(self.turns):
             world.turn(self.before.get(turn, ()), self.mid.get(turn, ()), turn in self.fails, self.seconds)
         world.drain()
@@ -608,7 +647,9 @@ def random_knobs(random: Random, discipline: str) -> dict[str, Any]:
         name: random.choice(choices)
         for name, choices in KNOBS.items()
         if type(values.get(name)) is int and values[name] > 1 and random.random() < 0.6
-    } | ({"how": random.choice(["recompute", "swap", "swap", "hold"])} if "how" in values else {})
+    } | (
+        {"how": random.choice(["recompute", "swap", "swap", "hold", "auto", "threshold:6"])} if "how" in values else {}
+    )
 
 
 def random_script(random: Random, discipline: str, order: str, distinct: bool = False) -> Script:
@@ -643,8 +684,35 @@ def random_script(random: Random, discipline: str, order: str, distinct: bool = 
     fails = (
         frozenset(random.randrange(14) for _ in range(random.randint(1, 3))) if random.random() < 0.3 else frozenset()
     )
+    seconds, knobs = random.choice([0.5, 1.0]), random_knobs(random, discipline)
+    config = replace(
+        config,
+        num_disk_blocks=random.choice([0, 0, 4, 40]) if config.num_host_blocks else 0,
+        load=random.choice(["auto", "auto", "always", "never"]),
+        max_preemptions=random.choice([0, 1, 2, 4]),
+    )
+    # Where prompts start that do not fit as a whole, or come in parts, some compositions need the victims they were made with: a prompt
+    # that evicts itself and starts again keeps decodes from running.
+    whole = config.scheduler_reserve_full_isl and not config.long_prefill_token_threshold
+    victim = random.choice([None, None, *VICTIMS]) if whole else None
+    try:
+        discipline_named(discipline, order).with_eviction(victim)
+    except ConfigError:
+        victim = None  # nobody yields, or it is not the row's to choose
+    if order == "priority":
+        knobs |= {"displace": random.random() < 0.7, "hysteresis": random.choice([0, 0, 1])}
     return Script(
-        config, discipline, order, before, mid, fails, random.choice([0.5, 1.0]), random_knobs(random, discipline)
+        config,
+        discipline,
+        order,
+        before,
+        mid,
+        fails,
+        seconds,
+        knobs,
+        victim,
+        random.choice([0.0, 0.05, 1.0]),
+        random.choice([0, 2, 5]),
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.request import SequenceState
+from paceline.errors import ConfigError
 from tests.core.driver import Ask, World
 
 
@@ -138,7 +139,6 @@ def test_swapped_sequences_come_back_before_anybody_new_starts() -> None:
     assert order == ["b", "c"]
 
 
-def test_an_unknown_way_to_preempt_is_an_error() -> None:
-    world = tight("burn")
-    with pytest.raises(ValueError, match="only by recompute, swap or hold"):
-        until_preempted(world)
+def test_an_unknown_way_to_preempt_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="--preemption: 'burn' is not valid; .* threshold:TOKENS"):
+        tight("burn")

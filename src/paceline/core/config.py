@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from paceline.errors import ConfigError
 
+LOADS = ("auto", "always", "never")
+
 
 @dataclass(frozen=True)
 class SchedulerConfig:
@@ -15,7 +17,11 @@ class SchedulerConfig:
     """
 
     num_blocks: int
-    num_host_blocks: int = 0  # blocks in host memory for swapped sequences; 0: nothing is swapped
+    num_host_blocks: int = 0  # blocks in host memory for swapped sequences and evicted contents; 0: no tiers
+    num_disk_blocks: int = 0  # blocks on disk, for contents the host gives up
+    kv_identity: str = ""  # of the model, as far as K/V depend on it: part of the key of contents on host and disk
+    load: str = "auto"  # when contents are loaded from a lower tier: auto (where that beats computing), always, never
+    max_preemptions: int = 0  # times a sequence may be preempted before it is protected; 0: any number
     block_size: int = 16
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 2048
@@ -32,6 +38,12 @@ class SchedulerConfig:
         self._at_least("block_size", 1)
         self._at_least("num_blocks", 1)
         self._at_least("num_host_blocks", 0)
+        self._at_least("num_disk_blocks", 0)
+        self._at_least("max_preemptions", 0)
+        if self.num_disk_blocks and not self.num_host_blocks:
+            raise ConfigError("--num-host-blocks", 0, "at least 1 with --disk-kv: what disk gives back goes through it")
+        if self.load not in LOADS:
+            raise ConfigError("--kv-load", self.load, "one of " + ", ".join(LOADS))
         self._at_least("max_num_seqs", 1)
         self._at_least("max_model_len", 1)
         self._at_least("max_num_batched_tokens", 1)

@@ -10,10 +10,12 @@ from typing import Any
 from paceline.core.admissions import Admission
 from paceline.core.compositions import Composition
 from paceline.core.config import SchedulerConfig
-from paceline.core.evictions import Eviction
+from paceline.core.displacement import Displacement
+from paceline.core.evictions import VICTIMS, Eviction, LeastPreferred
 from paceline.core.head_of_line import HeadOfLine
 from paceline.core.orders import ORDERS, Policy
 from paceline.core.overload import Accept, Overload
+from paceline.core.preemption import preemption
 from paceline.core.queue_limits import QueueLimits
 from paceline.errors import ConfigError
 
@@ -30,6 +32,7 @@ class Discipline:
     composition: Composition
     eviction: Eviction
     overload: Overload = field(default_factory=Accept)
+    displacement: Displacement = field(default_factory=Displacement)
     limits: QueueLimits = field(default_factory=QueueLimits)  # of the queue, beside what `overload` refuses
     cache: str = "radix"  # "radix": token-exact hits; "chain": whole blocks, evicted as vLLM V1 does
     forks: bool = True  # the n sequences of a request wait for the first to compute the prompt, then share it
@@ -60,6 +63,7 @@ class Discipline:
         for name, (value, why) in self.fixed.items():
             if (actual := getattr(config, name)) != value:
                 raise ConfigError("--" + name.replace("_", "-"), actual, f"{value!r} under {self.name}: {why}")
+        preemption(self.eviction.how)
         for part in self._parts().values():
             if (check := getattr(part, "check", None)) is not None:
                 check(config, self)
@@ -77,7 +81,9 @@ class Discipline:
                 raise ConfigError(
                     f"knob of {self.name}", name, "one of " + (", ".join(self.knobs()) or "none: it has no knobs")
                 )
-            checked = _like(f"knob {name} of {self.name}", value, getattr(self._parts()[owner], name))
+            part = self._parts()[owner]
+            kind = next(str(spec.type) for spec in fields(part) if spec.name == name)
+            checked = _like(f"knob {name} of {self.name}", value, getattr(part, name), kind)
             changes.setdefault(owner, {})[name] = checked
         parts = {owner: replace(self._parts()[owner], **checked) for owner, checked in changes.items()}
         if parts.get("order_knobs") == ORDERS[self.order]:
@@ -86,7 +92,7 @@ class Discipline:
 
     def _parts(self) -> dict[str, Any]:
         """The dataclass objects of the row, by the field they are in."""
-        points = ("admission", "head_of_line", "composition", "eviction", "overload", "limits")
+        points = ("admission", "head_of_line", "composition", "eviction", "overload", "displacement", "limits")
         return {**{point: getattr(self, point) for point in points}, "order_knobs": self.policy}
 
     def with_order(self, order: str) -> Discipline:
@@ -95,9 +101,35 @@ class Discipline:
             raise ConfigError("--order", order, "one of " + ", ".join(sorted(ORDERS)))
         return replace(self, order=order, order_knobs=None, eviction=self.evictions.get(order, self.eviction))
 
+    def with_eviction(self, victim: str | None = None, how: str | None = None) -> Discipline:
+        """The same discipline with other victims (a name of VICTIMS), or another thing done to them (`preemption`)."""
+        eviction: Any = self.eviction
+        for flag, value in (("--victim", victim), ("--preemption", how)):
+            if value is not None and "how" not in {spec.name for spec in fields(eviction)}:
+                raise ConfigError(flag, value, f"left out: {self.name} preempts nobody so that others can grow")
+        if victim is not None:
+            if victim not in VICTIMS:
+                raise ConfigError("--victim", victim, "one of " + ", ".join(VICTIMS))
+            if type(eviction) not in map(type, (LeastPreferred(), *VICTIMS.values())):
+                raise ConfigError("--victim", victim, f"left out: who yields under {self.name} is part of how it works")
+            eviction = replace(VICTIMS[victim], how=eviction.how, front=eviction.front)
+        if how is not None:
+            preemption(how)
+            eviction = replace(eviction, how=how)
+        return replace(self, eviction=eviction)
 
-def _like(setting: str, value: Any, default: Any) -> Any:
-    """`value`, when it is of the default's type (a whole number may stand for a real one)."""
+
+_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "str": (str,)}
+
+
+def _like(setting: str, value: Any, default: Any, kind: str) -> Any:
+    """`value`, when it is of the default's type (a whole number may stand for a real one), or of its `kind`, the type
+    as it is annotated, where that allows None."""
+    names = [name.strip() for name in kind.split("|")]
+    if "None" in names and all(name in _KINDS for name in names if name != "None"):
+        if value is not None and type(value) not in {one for name in names for one in _KINDS.get(name, ())}:
+            raise ConfigError(setting, value, " or ".join("null" if name == "None" else name for name in names))
+        return value
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, tuple) and isinstance(value, list):

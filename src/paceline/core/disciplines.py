@@ -7,6 +7,7 @@ from types import MappingProxyType
 from paceline.core.admissions import KnownTokensFit
 from paceline.core.compositions import MixedChunks
 from paceline.core.discipline import Discipline
+from paceline.core.displacement import Displacement
 from paceline.core.evictions import LeastLost, LeastPreferred, Newest
 from paceline.core.head_of_line import Skip, Stop
 from paceline.core.rows import chunked, closed, huggingface, nvidia, preemptive, prefill_first, resident
@@ -18,11 +19,13 @@ DISCIPLINES: dict[str, Discipline] = {
         Discipline(
             name="paceline",
             after="Paceline's own",
-            order="fcfs",
+            order="hrrn",
             admission=KnownTokensFit(growth=16),
             head_of_line=Skip(),
             composition=MixedChunks(decode_first=True),
             eviction=LeastLost(),
+            displacement=Displacement(displace=True),
+            defaults=MappingProxyType({"max_preemptions": 8}),
         ),
         Discipline(
             name="vllm",

@@ -17,10 +17,10 @@ HOLD = "hold"  # they stay the sequence's; it only gives up its row
 class Keeper:
     """One per scheduler. Knows every preempted sequence that has K/V of its own to come back to."""
 
-    def __init__(self, kv: KVCache, batch: Batch, num_host_blocks: int, totals: Counters) -> None:
+    def __init__(self, kv: KVCache, batch: Batch, host: HostPool, totals: Counters) -> None:
         self.kv = kv
         self.batch = batch
-        self.host = HostPool(num_host_blocks)
+        self.host = host
         self.totals = totals
         self.sequences: dict[str, Sequence] = {}  # in the order they were preempted
 

@@ -55,6 +55,25 @@ class StepPlan:
     of the step. A plan may have these and no rows."""
     swap_in: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
     """[C, 2] (host block, device block) to copy to the device: after `swap_out` and `copies`, before the forward."""
+    drop_disk: list[bytes] = field(default_factory=list)
+    """Content keys to remove from disk: before anything else of the step."""
+    to_disk: list[tuple[int, bytes]] = field(default_factory=list)
+    """(host block, key) to write to disk. The host blocks are read before anything is written to the host."""
+    from_disk: list[tuple[bytes, int]] = field(default_factory=list)
+    """(key, host block) to read from disk. What cannot be read or written is named in `StepResult.lost`."""
+
+
+class Moved(NamedTuple):
+    """Blocks a step moved between tiers, and the seconds it took."""
+
+    out_blocks: int = 0  # device to host
+    out_seconds: float = 0.0
+    in_blocks: int = 0  # host to device
+    in_seconds: float = 0.0
+    read_blocks: int = 0  # disk to host
+    read_seconds: float = 0.0
+    written_blocks: int = 0  # host to disk
+    write_seconds: float = 0.0
 
 
 class TokenLogprobs(NamedTuple):
@@ -83,4 +102,6 @@ class StepResult:
     seconds: float = 0.0
     logprobs: list[TokenLogprobs | None] | None = None
     prompt_logprobs: dict[int, list[tuple[int, TokenLogprobs]]] | None = None
+    moved: Moved | None = None  # None: nothing was
+    lost: list[bytes] = field(default_factory=list)  # content keys disk did not give back, or did not take
     extra: dict[str, Any] = field(default_factory=dict)

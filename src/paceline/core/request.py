@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paceline.core.account import Account
 from paceline.core.params import SamplingParams
 
 IntArray = npt.NDArray[np.int32]
@@ -78,8 +79,11 @@ class Sequence:
     """One generation of a request. Mutable; owned by the scheduler."""
 
     __slots__ = (
+        "account",
         "arrival",
         "cached_tokens",
+        "content_keys",
+        "fetched",
         "finish_detail",
         "finish_reason",
         "first_scheduled",
@@ -128,6 +132,8 @@ class Sequence:
             request.prompt if generated is None or not generated.size else np.concatenate([request.prompt, generated])
         )  # all known tokens while not in the batch; stale while running (the batch's matrix has them)
         self.key: bytes | None = None  # `tokens` as bytes, made on the first lookup
+        self.content_keys: tuple[bytes | None, list[bytes]] = (None, [])  # of the blocks of a `key`, and that key
+        self.fetched = False  # its prefix was read from disk since it last started
         self.namespace = (request.cache_salt or "").encode()
         self.max_length = 0  # most tokens this sequence may ever have, prompt included
         self.row = -1  # row of the batch while running
@@ -143,6 +149,7 @@ class Sequence:
         self.recomputed_tokens = 0
         self.cached_tokens = 0  # prompt tokens taken from the cache at the first admission
         self.submitted = 0.0  # when it came through the door
+        self.account = Account(0.0)  # where its time goes
         self.finish_reason: FinishReason | None = None
         self.finish_detail = ""  # in words, where the reason alone does not say it
         self.stop_token: int | None = None  # the stop token id that ended it, when one of the request's own did

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from paceline.core.account import Account
 from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
@@ -67,6 +68,9 @@ class Scheduler:
         self._ended: list[Sequence] = []  # ended by the scheduler outside complete(), and not reported yet
         self.tenants: dict[str, int] = {}  # every tenant seen, with its index, in order of first appearance
         self._submitted = 0
+        self._submitted_then = 0  # how many had been when the last step was scheduled
+        self.now = 0.0  # the latest time the caller told
+        self._undone: set[str] = set()  # sequences of the last step, where that was not executed
         self._generated: Callable[[Batch, IntArray], None] | None = getattr(self.waiting, "generated", None)
         self._forgotten: Callable[[Sequence], None] | None = getattr(self.waiting, "ended", None)
         self._eos = np.array(config.eos_token_ids, np.int32)
@@ -79,9 +83,10 @@ class Scheduler:
         RequestError, with the numbers, for one that can never run or whose id is already here.
         """
         indexes = list(range(request.params.n)) if request.resumed is None else sorted(request.resumed)
-        self._check_ids(request, indexes)
-        self._check_fits(request)
+        self.now = now
         try:
+            self._check_ids(request, indexes)
+            self._check_fits(request)
             if (reason := self.discipline.overload.refuse(self, request, now)) is not None:
                 raise refusal(reason, "overloaded", self.entrance.retry_after(now))
             self.entrance.check(request, self.tenants.get(request.tenant, -1), now)
@@ -95,6 +100,7 @@ class Scheduler:
             self._submitted += 1
             sequence.max_length = self._max_length(request)
             sequence.submitted = now
+            sequence.account = Account(now)
             sequence.tenant = tenant
             sequence.priority = self.discipline.overload.priority(request, self.discipline.order)
             self._sequences[sequence.id] = sequence
@@ -113,12 +119,14 @@ class Scheduler:
 
     def set_quotas(self, quotas: Quotas, now: float) -> None:
         """What each tenant may use from now on; may be called again with others."""
+        self.now = now
         self.entrance.set_quotas(quotas, now)
         if (reweigh := getattr(self.waiting, "reweigh", None)) is not None:
             reweigh(quotas.weights, self.tenants)
 
     def abort(self, request_id: str, now: float) -> list[Sequence]:
         """End all live sequences of a request, in whatever state. Unknown or ended requests: nothing happens."""
+        self.now = now
         sequences = list(self._requests.get(request_id, ()))
         for sequence in sequences:
             self._end(sequence, FinishReason.ABORT)
@@ -126,6 +134,7 @@ class Scheduler:
 
     def finish(self, sequence_id: str, reason: FinishReason, now: float) -> bool:
         """End one sequence from outside (a stop string was found). False when it had ended already."""
+        self.now = now
         sequence = self._sequences.get(sequence_id)
         if sequence is None:
             return False
@@ -195,6 +204,7 @@ class Scheduler:
         """Decide the next step. None when there is nothing that can run."""
         if self._plan is not None:
             raise RuntimeError("schedule() before complete() or fail() of the step in flight")
+        self.now = now
         if self.discipline.together:
             self._ended += self._end_batch()  # who was not done has left since the last step
         self._expire_late(now)
@@ -205,7 +215,9 @@ class Scheduler:
             if sequence.first_scheduled is None:
                 sequence.first_scheduled = now
         self.step = step
-        self._plan = step.plan(self.batch)
+        self._undone = set()
+        self._submitted_then = self._submitted
+        self._plan = step.plan(self.batch, self.builder.tiers.moves)
         self._left_in_flight = False
         if self._plan is None:
             step.wake = min((time for time in (step.wake, self.entrance.next) if time is not None), default=None)
@@ -245,9 +257,21 @@ class Scheduler:
         if not live:
             del self._requests[sequence.request.id]
             self.entrance.ended(sequence.request.id, reason in (FinishReason.STOP, FinishReason.LENGTH))
-        self.totals.finished += 1
+        sequence.account.ends(self.now, self.totals.steps)
+        self._count_end(reason)
         if self._forgotten is not None:
             self._forgotten(sequence)
+
+    def _count_end(self, reason: FinishReason) -> None:
+        totals = self.totals
+        if reason is FinishReason.ABORT:
+            totals.aborted += 1
+        elif reason is FinishReason.EXPIRED:
+            totals.expired += 1
+        elif reason is FinishReason.ERROR:
+            totals.failed += 1
+        else:
+            totals.finished += 1
 
     def _unblock(self, sibling: Sequence) -> None:
         if sibling.state is SequenceState.BLOCKED:
@@ -262,10 +286,13 @@ class Scheduler:
         plan, batch = self._plan, self.batch
         if plan is None or self.step is None:
             raise RuntimeError("complete() without a step in flight")
+        self.now = now
         rows = plan.rows[plan.samples]
         tokens = np.asarray(result.tokens, np.int32)
         if tokens.size != rows.size:
             raise ValueError(f"the step samples {rows.size} tokens, the executor returned {tokens.size}")
+        if self.config.num_host_blocks:
+            self._moved(plan, result)
         self._plan = None
         sampled = np.arange(rows.size, dtype=np.int32)
         if self._left_in_flight:
@@ -285,9 +312,20 @@ class Scheduler:
         finished = self._finish_rows(rows, tokens, length, sequences)
         return StepEvents(sequences=sequences, tokens=tokens, sampled=sampled, finished=finished)
 
+    def _moved(self, plan: StepPlan, result: StepResult) -> None:
+        """The moves between tiers were made, and say what they cost."""
+        builder, totals, lost = self.builder, self.totals, result.lost
+        totals.demoted_blocks += len(builder.tiers.moves.out)
+        totals.disk_written_blocks += len(plan.to_disk)
+        totals.disk_read_blocks += len(plan.from_disk)
+        totals.disk_lost_blocks += len(lost)
+        builder.tiers.commit(lost)
+        builder.costs.observe(plan, result)
+
     def _first_token(self, sequence: Sequence, now: float) -> None:
         if sequence.first_token is None:
             sequence.first_token = now
+            sequence.account.first_token(now)
         for sibling in reversed(self._siblings.pop(sequence.id, [])):
             if sibling.id in self._sequences:
                 sibling.leader, sibling.leader_lease = sequence, sequence.lease
@@ -333,7 +371,10 @@ class Scheduler:
         plan, batch = self._plan, self.batch
         if plan is None or self.step is None:
             raise RuntimeError("fail() without a step in flight")
+        self.now = now
         self._plan = None
+        self._undone = set()
+        self.builder.tiers.undo()
         for sequence, _ in self.step.preempted:
             if sequence.swapped:
                 self.builder.keeper.drop(sequence)  # its host blocks were not written
@@ -344,6 +385,8 @@ class Scheduler:
                 sequence.lost_tokens = int(batch.computed[row])
                 self.builder.vacate(sequence)
                 sequence.state = SequenceState.PREEMPTED
+                sequence.account.leaves(now, self.totals.steps)
+                self._undone.add(sequence.id)
                 self.waiting.resume(sequence)
         if self._left_in_flight:
             self.kv.reset()  # blocks of sequences that left in between may be indexed but were never written
@@ -373,24 +416,39 @@ class Scheduler:
         """The live sequences of a request."""
         return list(self._requests.get(request_id, ()))
 
+    def length(self, sequence: Sequence) -> int:
+        """Known tokens of a sequence, in whatever state."""
+        return int(sequence.tokens.size if sequence.row < 0 else self.batch.length[sequence.row])
+
+    def live(self) -> list[Sequence]:
+        """All that have not ended, in the order they came."""
+        return list(self._sequences.values())
+
     def why(self) -> dict[str, str]:
         """For every waiting sequence, why it was not started in the last step."""
-        blocked, reason = self.step.blocked if self.step is not None else (None, "")
-        preempted = {sequence.id for sequence, _ in self.step.preempted} if self.step is not None else set()
+        step, submitted = self.step, self._submitted_then
+        blocked, reason = step.blocked if step is not None else (None, "")
+        preempted = {sequence.id for sequence, _ in step.preempted} if step is not None else set()
         reasons: dict[str, str] = {}
         for sequence in self.waiting:
-            if sequence is blocked:
-                reasons[sequence.id] = reason
+            if sequence.id in self._undone:
+                reasons[sequence.id] = "failed: the step it was in could not be executed and is tried again"
+            elif sequence.number >= submitted or step is None:
+                reasons[sequence.id] = "new: arrived after the last step was scheduled"
             elif sequence.id in preempted:
                 reasons[sequence.id] = "preempted: its KV blocks were needed by others"
-            elif preempted:
+            elif sequence is blocked:
+                reasons[sequence.id] = reason
+            elif sequence.id in step.tried:
+                reasons[sequence.id] = step.tried[sequence.id]
+            elif len(preempted) > (0 if step is None else step.displaced):
                 reasons[sequence.id] = "KV: a running sequence had to be preempted in this step, so nobody starts"
-            elif self.step is not None and self.step.closed:
-                reasons[sequence.id] = self.step.closed
-            elif blocked is not None:
+            elif step.closed:
+                reasons[sequence.id] = step.closed
+            elif blocked is not None and blocked.state is not SequenceState.FINISHED:
                 reasons[sequence.id] = f"behind {blocked.id} ({reason})"
             else:
-                reasons[sequence.id] = "new: arrived after the last step was scheduled"
+                reasons[sequence.id] = "order: others went first in the last step"
         reasons.update(self.entrance.why())
         for leader, siblings in self._siblings.items():
             for sibling in siblings:
@@ -407,6 +465,11 @@ class Scheduler:
             blocks_held=config.num_blocks - kv.available,
             blocks_cached=kv.available - kv.free,
             blocks_free=kv.free,
+            host_total=config.num_host_blocks,
+            host_swapped=sum(len(kept.swapped) for kept in self.builder.keeper.sequences.values()),
+            host_cached=len(self.builder.tiers.cached),
+            disk_total=config.num_disk_blocks,
+            disk_cached=len(self.builder.tiers.disk),
             totals=replace(self.totals),
         )
 

@@ -68,6 +68,8 @@ class SteadyDecode:
         count = min(int((batch.max_length[rows] - length).min()), LONGEST)
         # Every row crosses an edge at most once in block_size steps: as a rule there is no need to look at each.
         size, available = batch.block_size, scheduler.kv.available
+        if scheduler.kv.lower is not None:
+            available = scheduler.kv.free  # what evicting moves down a tier is for a step's plan to say
         if -(-count // size) * running <= available:
             return count
         held = batch.held[rows]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from paceline.kv.interface import Change, IntArray, Lease, Match
+from paceline.kv.content import extend_keys
+from paceline.kv.interface import Change, IntArray, Lease, LowerTier, Match
 
 NONE = -1
 
@@ -21,7 +22,7 @@ class _Link:
     was taken out keeps what continues it: unreachable, until the same contents are registered again.
     """
 
-    __slots__ = ("block", "children", "epoch", "key", "parent", "twins")
+    __slots__ = ("block", "children", "epoch", "key", "name", "parent", "twins")
 
     def __init__(self, parent: _Link | None, key: bytes, epoch: int) -> None:
         self.parent = parent
@@ -30,6 +31,7 @@ class _Link:
         self.children: dict[bytes, _Link] = {}
         self.block = NONE  # the block that a hit returns: of those with these contents, the first registered
         self.twins: dict[int, None] | None = None  # the others, in the order of registration
+        self.name = b""  # the content key, once somebody asked for it
 
 
 class ChainCache:
@@ -53,6 +55,7 @@ class ChainCache:
         self.enable = enable
         self.generation = 0
         self.changes: list[Change] | None = None
+        self.lower: LowerTier | None = None
         self._epoch = 0
         self._roots: dict[bytes, _Link] = {}
         self._link: list[_Link | None] = [None] * num_blocks  # what the index says a block holds
@@ -123,6 +126,8 @@ class ChainCache:
             references[block] = 1
             if links[block] is not None:
                 self._idle -= 1
+                if self.lower is not None:
+                    self._demote(self.lower, block)
                 self._forget(block)
             block = ring[block]
         ring[end] = block
@@ -263,6 +268,24 @@ class ChainCache:
         before, after = self._previous[block], self._next[block]
         self._next[before] = after
         self._previous[after] = before
+
+    def _demote(self, lower: LowerTier, block: int) -> None:
+        """Offer an evicted block to the tier below, if it is the only one with its contents."""
+        link = self._link[block]
+        assert link is not None
+        if link.block != block or link.twins:
+            return
+        path = [link]
+        while not path[-1].name and path[-1].parent is not None:
+            path.append(path[-1].parent)
+        top = path.pop()
+        name = top.name or lower.root(top.key)
+        width = 4 * self.block_size
+        for one in reversed(path):
+            keys: list[bytes] = []
+            extend_keys(keys, name, one.key, width, 1)
+            one.name = name = keys[0]
+        lower.demote(block, name)
 
     def _forget(self, block: int) -> None:
         """Take an indexed block out of the index, and the links that nothing needs any more with it."""

@@ -43,6 +43,18 @@ class Lease:
         self.shadow: list[int] = []  # cached twins of blocks the sequence computed itself; referenced, not in its table
 
 
+class LowerTier(Protocol):
+    """Where contents go that a cache gives up."""
+
+    def root(self, namespace: bytes) -> bytes:
+        """What the content keys of a namespace's blocks start from; see `content`."""
+        ...
+
+    def demote(self, block: int, key: bytes) -> None:
+        """The contents `key` of a device block, written by an earlier step, are evicted now."""
+        ...
+
+
 class KVCache(Protocol):
     """Reference-counted blocks with a prefix index over them.
 
@@ -56,6 +68,8 @@ class KVCache(Protocol):
     """Changes whenever a `match` made before could come out differently now."""
     changes: list[Change] | None
     """Where somebody put a list here, the cache appends every change of its index; None: nobody wants to know."""
+    lower: LowerTier | None
+    """Told of every indexed block that is evicted; None: nobody keeps them."""
 
     @property
     def available(self) -> int:

@@ -11,11 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from paceline.kv.interface import Change, IntArray, Lease, Match
+from paceline.kv.interface import Change, IntArray, Lease, LowerTier, Match
 from paceline.kv.leaf_queue import LeafQueue
 from paceline.kv.pool import BlockPool
 from paceline.kv.radix_check import check
-from paceline.kv.radix_node import BLOCK_ID_BYTES, TOKEN_BYTES, RadixNode, RadixRoot, common_tokens
+from paceline.kv.radix_node import BLOCK_ID_BYTES, TOKEN_BYTES, RadixNode, RadixRoot, common_tokens, content_keys
 
 _STALE = "the match is stale: its blocks left the cache; match again whenever `generation` changes"
 
@@ -51,6 +51,7 @@ class RadixCache:
         self.enable = enable
         self.generation = 0
         self.changes: list[Change] | None = None
+        self.lower: LowerTier | None = None
         self.cached = 0  # blocks in nodes without holders
         self.pool = BlockPool(num_blocks)
         self.queue = LeafQueue()
@@ -202,15 +203,28 @@ class RadixCache:
         while count:
             leaf = queue.oldest()
             blocks = leaf.blocks
+            if self.lower is not None:
+                self._demote(self.lower, leaf, max(len(blocks) - count, 0))
             if count < len(blocks):
                 taken += blocks[: -count - 1 : -1]
                 del blocks[-count:]
                 del leaf.key[-count * self._block_bytes :]
+                del leaf.names[len(blocks) :]
                 return
             count -= len(blocks)
             taken += blocks[::-1]
             queue.remove_oldest()
             self._remove(leaf)
+
+    def _demote(self, lower: LowerTier, leaf: RadixNode, first: int) -> None:
+        """Offer the blocks from `first` on to the tier below, the tail first. Only what was written is worth it."""
+        top: RadixNode = leaf
+        while top.parent is not None:
+            top = top.parent
+        keys = content_keys(leaf, lower.root(cast(RadixRoot, top).namespace), self._block_bytes)
+        written = len(keys) if leaf.epoch != self._epoch else min(leaf.fresh, len(keys))
+        for index in range(written - 1, first - 1, -1):
+            lower.demote(leaf.blocks[index], keys[index])
 
     def _remove(self, node: RadixNode) -> None:
         """Take a childless node out of its tree; its blocks are somebody else's business from here on."""

@@ -12,6 +12,8 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
+from paceline.kv.content import extend_keys
+
 TOKEN_BYTES = 4  # int32, as are the numbers of blocks:
 BLOCK_ID_BYTES = array("i").itemsize
 
@@ -26,6 +28,7 @@ class RadixNode:
         "fresh",
         "holders",
         "key",
+        "names",
         "order",
         "parent",
         "queued",
@@ -47,6 +50,7 @@ class RadixNode:
         self.queued = False  # has an entry in the LeafQueue
         self.epoch = -1  # step that last added blocks here ...
         self.fresh = 0  # ... and the first of them; before it, all are written
+        self.names: list[bytes] = []  # content keys of the first blocks, as far as somebody asked for them
 
     @property
     def end(self) -> int:
@@ -90,6 +94,8 @@ class RadixNode:
         upper.holders = self.holders
         upper.epoch = self.epoch
         upper.fresh = min(self.fresh, count)
+        upper.names = self.names[:count]
+        del self.names[:count]
         self.parent = upper
         self.start += count
         self.fresh = max(self.fresh - count, 0)
@@ -121,6 +127,18 @@ class RadixNode:
                 break
             right += 1
         return best, block
+
+
+def content_keys(node: RadixNode, root: bytes, block_bytes: int) -> list[bytes]:
+    """The content keys of a node's blocks (see `content`); those computed before are kept. `root`: its `root_key`."""
+    path = [node]
+    while (above := path[-1].parent) is not None and len(above.names) < len(above.blocks):
+        path.append(above)
+    for one in reversed(path):
+        parent = one.parent
+        before = root if parent is None or parent.parent is None else parent.names[-1]
+        extend_keys(one.names, before, one.key, block_bytes, len(one.blocks))
+    return node.names
 
 
 class RadixRoot(RadixNode):

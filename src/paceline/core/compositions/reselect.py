@@ -66,7 +66,7 @@ class Reselect:
 
     def _start(self, builder: StepBuilder, step: Step, sequence: Sequence, after: list[Sequence]) -> bool:
         """Admit it, preempting from the end of those `after` it. False when it cannot start."""
-        after = [other for other in after if other.row >= 0]
+        after = [other for other in after if other.row >= 0 and not builder.protected(other.row)]
         if sequence in (preempted for preempted, _ in step.preempted):
             return False
         while (reason := builder.try_admit(step, sequence)) is not None:

@@ -94,7 +94,7 @@ class SeparatePrefill:
             return False
         free, budget = admission.free(builder), step.budget
         for number, sequence in enumerate(builder.waiting, 1):
-            match = builder._match(sequence)
+            match = builder.match(sequence)
             free -= admission.needs(config, sequence, match) + match.idle
             budget -= int(sequence.tokens.size) - match.length
             if free < 0 or budget < 0:

@@ -115,8 +115,11 @@ class SkipStarved:
             needs = (max(-(-end // batch.block_size) - int(batch.held[row]), 0) for row, end in ends)
             if sum(needs) <= builder.kv.available:
                 break
-            gone.append(starved.pop()[0])
-            builder.preempt(step, gone[-1])
+            newest_first = starved[::-1]
+            one = next((one for one in newest_first if not builder.protected(one[0].row)), starved[-1])
+            starved.remove(one)
+            gone.append(one[0])
+            builder.preempt(step, one[0])
         if not gone:
             return False
         if len(gone) > 1 and not builder.discipline.eviction.front:  # who was here first waits before the others
@@ -129,7 +132,8 @@ class SkipStarved:
 
 
 def _ended(builder: StepBuilder) -> int:
-    return builder.totals.finished
+    totals = builder.totals
+    return totals.finished + totals.aborted + totals.expired + totals.failed
 
 
 def _left_out(builder: StepBuilder, step: Step, rows: IntArray, budget: int) -> list[_Starved]:

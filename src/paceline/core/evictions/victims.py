@@ -24,6 +24,19 @@ class Newest:
 
 
 @dataclass(frozen=True)
+class MostKV:
+    """The one that holds most blocks, of these the one admitted last: as few as possible have to go."""
+
+    yields_turn: bool = True
+    how: str = "recompute"
+    front: bool = True
+
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        rows = builder.batch.order[::-1]
+        return int(rows[np.argmax(builder.batch.held[rows])])
+
+
+@dataclass(frozen=True)
 class LatestArrival:
     """The one that arrived last, whenever it was admitted. After vLLM V0 and Sarathi-Serve, which decode by arrival."""
 
@@ -69,6 +82,19 @@ class LeastPreferred:
     def victim(self, builder: StepBuilder, row: int) -> int | None:
         occupants = builder.batch.occupant[builder.batch.order]
         return int(max(occupants, key=lambda sequence: (sequence.priority, sequence.arrival)).row)
+
+
+@dataclass(frozen=True)
+class LowestPriority:
+    """The worst of (priority, arrival, order of submission): as vLLM's, but equals cannot evict each other for ever."""
+
+    yields_turn: bool = True
+    how: str = "recompute"
+    front: bool = True
+
+    def victim(self, builder: StepBuilder, row: int) -> int | None:
+        occupants = builder.batch.occupant[builder.batch.order]
+        return int(max(occupants, key=lambda sequence: (sequence.priority, sequence.arrival, sequence.number)).row)
 
 
 @dataclass(frozen=True)
