@@ -61,9 +61,7 @@ def shared_prefixes(count: int, rate: float = 60.0, seed: int = 3) -> Workload:
         family, own = int(random.integers(4)), int(random.integers(20))
         parts = ((family, 100 + 40 * family), (1000 + own, 30 + int(random.integers(200))))
         requests.append(
-            TimedRequest(
-                str(index), at, sum(length for _, length in parts), 1 + int(random.integers(80)), parts=parts
-            )
+            TimedRequest(str(index), at, sum(length for _, length in parts), 1 + int(random.integers(80)), parts=parts)
         )
     return Workload(requests, "shared prefixes", "Poisson")
 

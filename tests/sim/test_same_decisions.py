@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.sim.samples import azure, shared_prefixes, short, spec, trace
 
 from paceline.core.disciplines import DISCIPLINES
 from paceline.core.plan import StepPlan, StepResult
@@ -18,6 +17,7 @@ from paceline.sim.latency import StepTimes, shape_of
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import Replica
 from paceline.workload.requests import Workload
+from tests.sim.samples import azure, shared_prefixes, short, spec, trace
 
 Decision = tuple[float, tuple[tuple[str, int, int], ...]]
 

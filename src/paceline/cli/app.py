@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli.bench import app as bench
+from paceline.cli.profile import profile
 from paceline.cli.serve import serve
 from paceline.cli.simulate import plan, simulate
 from paceline.errors import ConfigError, EngineDeadError, PacelineError
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.add_typer(bench)
+app.command()(profile)
 app.command()(simulate)
 app.command()(plan)
 

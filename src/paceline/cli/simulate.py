@@ -68,9 +68,7 @@ class KnobFlags:
     prefix_caching: Annotated[
         bool, flag("Reuse KV of prompts seen before.", "--enable-prefix-caching/--no-enable-prefix-caching")
     ] = True
-    router: Annotated[
-        str, flag("round-robin, least-load, power-of-two, prefix or session.")
-    ] = "least-load"
+    router: Annotated[str, flag("round-robin, least-load, power-of-two, prefix or session.")] = "least-load"
 
     def knobs(self, discipline: str | None = None) -> Any:
         from paceline.sim.planner import Knobs
@@ -241,8 +239,9 @@ def _print_inside(console: Any, run: Any) -> None:
     facts = run.facts
     law = facts["little_whole_run"]
     console.print(
-        f"{facts['replicas']} replicas, {facts['steps']:,} steps; KV mean {facts['kv_mean']:.0%}, p99 {facts['kv_p99']:.0%}; "
-        f"{facts['preemptions_per_1000']:.2f} preemptions per 1,000 requests; prefix hits {facts['prefix_hit_rate']:.1%}; "
+        f"{facts['replicas']} replicas, {facts['steps']:,} steps; KV mean {facts['kv_mean']:.0%}, p99 "
+        f"{facts['kv_p99']:.0%}; {facts['preemptions_per_1000']:.2f} preemptions per 1,000 requests; "
+        f"prefix hits {facts['prefix_hit_rate']:.1%}; "
         f"Little: {law['in_flight']:.2f} in flight, rate x time {law['rate_times_time']:.2f}",
         markup=False,
     )
@@ -318,7 +317,9 @@ def _print_plan(console: Any, answer: Any) -> None:
     for title, rows in sections(answer):
         if not rows:
             continue
-        table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+        table = Table(
+            title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+        )
         table.add_column(min_width=20)
         table.add_column(overflow="fold")
         for name, value in rows:
@@ -340,7 +341,9 @@ def _write_plots(path: Path, answer: Any) -> None:
         from plotly.subplots import make_subplots
     except ModuleNotFoundError:
         raise ConfigError("--html", str(path), "left out: plots need plotly; pip install 'paceline[bench]'") from None
-    figure = make_subplots(rows=1, cols=2, subplot_titles=("Speed for one against output of all", "Latency against rate"))
+    figure = make_subplots(
+        rows=1, cols=2, subplot_titles=("Speed for one against output of all", "Latency against rate")
+    )
     degree, curve = answer.best.deployment.tensor_parallel, answer.curve
     figure.add_trace(
         plots.Scatter(

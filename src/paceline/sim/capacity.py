@@ -54,7 +54,8 @@ class Trial:
 
     @property
     def meets(self) -> bool:
-        return not self.missed and self.lost == 0
+        """All targets, with nothing lost, and not only because the run ended before the backlog was felt."""
+        return not self.missed and self.lost == 0 and self.summary.stability.label != "overloaded"
 
     @property
     def stretch(self) -> Stretch:
@@ -203,13 +204,13 @@ def capacity(
         one = tried(rate)
         if one.meets:
             low = one
-            rate *= 1.6
-            if rate > 1e5:
+            rate *= 1.25
+            if rate > 2 * start:  # the run is too short to show that this cannot last
                 return Capacity(low.rate, low, None)
         else:
             high = one
             if low is None:
-                rate /= 2.0
+                rate /= 1.25 if rate > start / 2 else 2.0
                 if rate < start / 300:
                     return Capacity(0.0, one, one)
     while high.rate / low.rate > 1 + tolerance:

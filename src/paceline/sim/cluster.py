@@ -12,13 +12,12 @@ import numpy as np
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
-from paceline.core.plan import StepPlan
 from paceline.errors import ConfigError
 from paceline.sim.latency import StepTimes
 from paceline.sim.log import RunLog, Usage
 from paceline.sim.prompts import Prompts, SimulatedRequest
 from paceline.sim.replica import Replica, SimulationError
-from paceline.sim.router import Router, RoundRobin
+from paceline.sim.router import RoundRobin, Router
 from paceline.workload.records import Outcome, Records
 from paceline.workload.requests import TimedRequest, Workload
 

@@ -1,4 +1,4 @@
-"""Fits the analytic model's coefficients to measured points: mean TPOT of closed loops, as published benchmarks give it.
+"""Fits the analytic model's coefficients to published points: mean TPOT of closed loops.
 
 A fit is judged on what it has not seen: groups of points that differ in more than their concurrency are left out one at
 a time. The mean time to the first token of such points is not used: it rests on how a run began, which is not told.
@@ -112,7 +112,7 @@ def fit(points: Sequence[ClosedLoopPoint], leave_out: bool = True) -> Fit:
     unseen = np.full(len(points), np.nan)
     if leave_out and len(groups) > 1:
         for group in groups:
-            without = _solve([point for point in points if point.group != group])
+            without = _solve([point for point in points if point.group != group], coefficients)
             for index, point in enumerate(points):
                 if point.group == group:
                     unseen[index] = predict(point, without) / point.tpot - 1
@@ -128,8 +128,9 @@ def fit(points: Sequence[ClosedLoopPoint], leave_out: bool = True) -> Fit:
     )
 
 
-def _solve(points: Sequence[ClosedLoopPoint]) -> Coefficients:
-    """Least squares of the logarithms, drawn a little to the defaults, since few points leave much open."""
+def _solve(points: Sequence[ClosedLoopPoint], near: Coefficients = _START) -> Coefficients:
+    """Least squares of the logarithms, drawn a little to the defaults, since few points leave much open. The search
+    begins `near`."""
     from scipy.optimize import least_squares
 
     names = list(_FREE)
@@ -143,10 +144,14 @@ def _solve(points: Sequence[ClosedLoopPoint]) -> Coefficients:
     def coefficients(logarithms: npt.NDArray[np.float64]) -> Coefficients:
         return replace(_START, **dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
 
+    begin = np.clip(np.log([getattr(near, name) for name in names]), low, high)
+
     def residuals(logarithms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         own = coefficients(logarithms)
         off = np.log([predict(point, own) for point in points]) - measured
         return np.concatenate([off / 0.05, (logarithms - start) / spread])
 
-    found = least_squares(residuals, start, bounds=(low - 1e-9, high + 1e-9), diff_step=1e-3, loss="soft_l1")
+    found = least_squares(
+        residuals, begin, bounds=(low - 1e-9, high + 1e-9), diff_step=1e-3, loss="soft_l1", ftol=1e-4, xtol=1e-4
+    )
     return coefficients(found.x)

@@ -55,7 +55,7 @@ _ROWS = (
     Hardware("b200", 2250, 4500, 180, 7700, 1800, 64, 1000, 5.5, "NVIDIA Blackwell data sheet, SXM"),
     Hardware("gb200", 2450, 4900, 186, 8000, 1800, 200, 1200, 6.5, "NVIDIA GB200 NVL72 data sheet, per GPU"),
     Hardware("mi300x", 1307, 2615, 192, 5300, 896, 64, 750, 3.0, "AMD MI300X data sheet"),
-    Hardware("rtx4090", 165, 330, 24, 1008, 0, 32, 450, 0.4, "NVIDIA Ada white paper, fp32 accumulation"),
+    Hardware("rtx4090", 165, 330, 25.2, 1008, 0, 32, 450, 0.4, "NVIDIA Ada white paper, fp32 accumulation"),
     Hardware("rtxpro6000", 503, 1007, 96, 1792, 0, 64, 600, 1.8, "NVIDIA RTX PRO 6000 Blackwell page"),
 )
 

@@ -17,7 +17,7 @@ _SAMPLES = 4000  # of a replica's state, at most
 
 
 class RunLog:
-    """Columns over the requests of a run, in the order of the workload. About 70 bytes a request, whatever its length."""
+    """Columns over the requests of a run, in the order of the workload: about 50 bytes a request, of any length."""
 
     def __init__(self, count: int) -> None:
         self.scheduled: Floats = np.full(count, np.nan)  # when it was due

@@ -76,7 +76,9 @@ class ModelShape:
         return self.layers * (self.kv_latent or 2 * self.kv_heads * self.head_size)
 
 
-def _llama(name: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, vocabulary: int, context: int, **more: Any) -> ModelShape:  # noqa: E501
+def _llama(
+    name: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, vocabulary: int, context: int, **more: Any
+) -> ModelShape:
     size = more.pop("head_size", hidden // heads)
     return ModelShape(name, layers, hidden, heads, kv, size, ffn, vocabulary, context, **more)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from paceline import __version__
-from paceline.sim.capacity import Trial
-from paceline.sim.planner import Plan
+from paceline.sim.capacity import Target, Trial
+from paceline.sim.planner import Plan, why_not
 from paceline.workload.export import clean, distribution_values
 from paceline.workload.percentiles import Percentile
 
@@ -68,7 +68,7 @@ def _replica(plan: Plan) -> Rows:
 def _cluster(plan: Plan) -> Rows:
     chosen, law = plan.chosen, plan.little
     rows = [
-        (f"{target.metric.upper()} p{target.percent:g}", _reached(chosen, target.metric, target.percent) + f" (limit {target.seconds * 1e3:g})")
+        (f"{target.metric.upper()} p{target.percent:g}", _reached(chosen, target))
         for target in plan.question.targets
     ]  # fmt: skip
     good = chosen.stretch.goodput
@@ -79,18 +79,20 @@ def _cluster(plan: Plan) -> Rows:
     ]
     if plan.one_less is not None:
         missed = plan.one_less.missed
-        text = ", ".join(f"{t.metric.upper()} p{t.percent:g} {t.value(plan.one_less.stretch) * 1e3:.4g} ms" for t in missed)
-        rows.append((f"with {plan.replicas - 1}", f"misses: {text or 'requests are lost'}"))
+        text = ", ".join(
+            f"{t.metric.upper()} p{t.percent:g} {t.value(plan.one_less.stretch) * 1e3:.4g} ms" for t in missed
+        )
+        rows.append((f"with {plan.replicas - 1}", f"misses: {text or why_not(plan.one_less)}"))
     return rows
 
 
-def _reached(trial: Trial, metric: str, percent: float) -> str:
-    found: Percentile | None = getattr(trial.stretch, metric).percentiles.get(percent)
+def _reached(trial: Trial, target: Target) -> str:
+    found: Percentile | None = getattr(trial.stretch, target.metric).percentiles.get(target.percent)
     if found is None:
         return "no sample"
     low = "?" if found.low is None else f"{found.low * 1e3:.4g}"
     high = "?" if found.high is None else f"{found.high * 1e3:.4g}"
-    return f"{found.value * 1e3:.4g} ms [{low}, {high}]"
+    return f"{found.value * 1e3:.4g} ms [{low}, {high}] (limit {target.seconds * 1e3:g})"
 
 
 def _kv(plan: Plan) -> Rows:

@@ -196,7 +196,9 @@ def replica_spec(
         "long_prefill_token_threshold": knobs.long_prefill_token_threshold,
         "num_host_blocks": int(knobs.host_gb * 1e9 / (deployment.kv_bytes_per_token * size)),
     }
-    if not row.fixed.get("enable_chunked_prefill", (True, ""))[0] or not row.defaults.get("enable_chunked_prefill", True):
+    if not row.fixed.get("enable_chunked_prefill", (True, ""))[0] or not row.defaults.get(
+        "enable_chunked_prefill", True
+    ):
         settings["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], longest + 1)
     if not knobs.prefix_caching:
         settings["enable_prefix_caching"] = False
@@ -224,12 +226,14 @@ def plan(question: Question, progress: Progress = lambda text: None) -> Plan:
         _rescaled(question, best, 1 + sign * question.step_error, progress) if question.step_error else best.capacity
         for sign in (1, -1)
     )
-    replicas, chosen, one_less = _smallest(question, best.spec, best.capacity.rate, progress)
+    search = _Search(question, best.spec, progress)
+    replicas, chosen, one_less = search.smallest(max(1, math.ceil(question.rate / best.capacity.rate)))
     found = best.capacity.rate
     high, low = replicas, replicas
     if question.step_error:
-        high = max(replicas, math.ceil(replicas * found / slow.rate)) if slow.rate else 0
-        low = min(replicas, max(1, math.ceil(replicas * found / fast.rate)))
+        more, fewer = (max(1, math.ceil(replicas * found / (one.rate or found))) for one in (slow, fast))
+        high = search.enough(max(replicas, more), 1 + question.step_error) if slow.rate else 0
+        low = min(replicas, search.enough(fewer, 1 - question.step_error))
     answer = Plan(
         question,
         best,
@@ -258,9 +262,7 @@ def longest_request(traffic: Traffic) -> int:
     return max(request.prompt_len + request.output_len for request in traffic.workload.requests)
 
 
-def _candidates(
-    question: Question, profile: EngineProfile, progress: Progress
-) -> tuple[list[Candidate], list[str]]:
+def _candidates(question: Question, profile: EngineProfile, progress: Progress) -> tuple[list[Candidate], list[str]]:
     found: list[Candidate] = []
     refused: list[str] = []
     nearest: tuple[float, str] | None = None
@@ -279,7 +281,8 @@ def _candidates(
             off = reached.at
             worst = max(off.missed, key=lambda target: target.value(off.stretch) / target.seconds)
             got = worst.value(off.stretch)
-            text = f"{name}: {worst} is not met even at {off.rate:.3g} requests/s a replica, where it is {got * 1e3:.4g} ms"
+            text = f"{name}: {worst} is not met even at {off.rate:.3g} requests/s a replica, "
+            text += f"where it is {got * 1e3:.4g} ms"
             refused.append(text)
             if nearest is None or got / worst.seconds < nearest[0]:
                 nearest = (got / worst.seconds, text)
@@ -294,72 +297,98 @@ def _candidates(
 def _rescaled(question: Question, best: Candidate, factor: float, progress: Progress) -> Capacity:
     progress(f"{best.name}: with steps {factor - 1:+.0%}")
     spec = replace(best.spec, times=best.spec.times.scaled(factor))
-    return capacity(
-        question.traffic, spec, question.targets, question.trial_requests, best.capacity.rate / factor**1.2, 0.03
-    )
+    count = max(1000, 2 * question.trial_requests // 3)
+    return capacity(question.traffic, spec, question.targets, count, best.capacity.rate / factor**1.2, 0.03)
 
 
 def cluster_requests(question: Question) -> int:
     """Enough for a steady state of the whole cluster."""
-    return int(min(max(question.trial_requests, 40 * question.rate), 60_000))
+    return int(min(max(question.trial_requests, 30 * question.rate), 45_000))
 
 
-def _smallest(
-    question: Question, spec: ReplicaSpec, rate: float, progress: Progress
-) -> tuple[int, Trial, Trial | None]:
-    """The smallest cluster that meets the targets when it is simulated with its router."""
-    count = cluster_requests(question)
-    tried: dict[int, Trial] = {}
+class _Search:
+    """Clusters of one kind of replica, simulated with their router, each size once."""
 
-    def meets(replicas: int) -> bool:
-        if replicas not in tried:
-            tried[replicas] = trial(
-                question.traffic, spec, question.targets, question.rate, count, replicas, question.router
+    def __init__(self, question: Question, spec: ReplicaSpec, progress: Progress) -> None:
+        self.question, self.spec, self.progress = question, spec, progress
+        self.count = cluster_requests(question)
+        self.rough = max(min(self.count, 6000), self.count // 3)  # requests of a first look
+        # A long run is sure enough by itself; short ones have to agree.
+        self.seeds = 1 if self.count > 15_000 else 3
+        self._tried: dict[int, Trial] = {}
+
+    def meets(self, replicas: int) -> bool:
+        """With every seed. What is kept is the first trial that misses, or the first."""
+        if replicas not in self._tried:
+            trials = []
+            for more in range(self.seeds):
+                trials.append(self._trial(replicas, self.count, more))
+                if not trials[-1].meets:
+                    break
+            self._tried[replicas] = trials[0] if trials[-1].meets else trials[-1]
+            self.progress(f"{replicas} replicas behind {self.question.router}: {_met(self._tried[replicas])}")
+        return self._tried[replicas].meets
+
+    def _trial(self, replicas: int, count: int, more: int = 0, factor: float = 1.0) -> Trial:
+        question = self.question
+        traffic = replace(question.traffic, seed=question.traffic.seed + more)
+        spec = self.spec if factor == 1 else replace(self.spec, times=self.spec.times.scaled(factor))
+        return trial(traffic, spec, question.targets, question.rate, count, replicas, question.router)
+
+    def smallest(self, guess: int) -> tuple[int, Trial, Trial | None]:
+        """The smallest cluster that meets the targets, and one replica fewer."""
+        replicas = self._roughly(guess) if self.rough < self.count else guess
+        while not self.meets(replicas):
+            replicas += max(1, replicas // 40)
+            self._check(replicas, guess)
+        while replicas > 1 and self.meets(replicas - 1):
+            replicas -= 1
+        return replicas, self._tried[replicas], self._tried.get(replicas - 1)
+
+    def _roughly(self, guess: int) -> int:
+        """By bisection over short runs. A router evens bursts out: fewer are enough than a division says."""
+        low, high, step = 0, guess, max(1, guess // 16)
+        while not self._looks_enough(high):
+            low, high, step = high, high + step, 2 * step
+            self._check(high, guess)
+        if not low:
+            low = high - step
+            while low > 0 and self._looks_enough(low):
+                low, high, step = max(low - step, 0), low, 2 * step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._looks_enough(middle) else (middle, high)
+        return high
+
+    def _looks_enough(self, replicas: int) -> bool:
+        one = self._trial(replicas, self.rough)
+        self.progress(f"{replicas} replicas, a first look: {_met(one)}")
+        return one.meets
+
+    def _check(self, replicas: int, guess: int) -> None:
+        if replicas > 16 * guess + 64:
+            raise PlanError(
+                f"even {replicas} replicas of this kind miss the targets at {self.question.rate:g} requests/s behind "
+                f"{self.question.router}; try another --router or looser targets"
             )
-            progress(f"{replicas} replicas behind {question.router}: {_met(tried[replicas])}")
-        return tried[replicas].meets
 
-    guess = _pooled_guess(question, spec, rate, progress)
-    step = 1
-    if meets(guess):
-        high, low = guess, guess - 1
-        while low > 0 and meets(low):
-            step *= 2
-            high, low = low, max(low - step, 0)
-    else:
-        low, high = guess, guess + 1
-        while not meets(high):
-            step *= 2
-            low, high = high, high + step
-            if high > 16 * guess + 64:
-                raise PlanError(
-                    f"even {low} replicas of this kind miss the targets at {question.rate:g} requests/s behind "
-                    f"{question.router}; try another --router or looser targets"
-                )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high, tried[high], tried.get(high - 1)
+    def enough(self, guess: int, factor: float) -> int:
+        """Replicas that meet the targets when steps take `factor` times as long, from a guess upwards."""
+        for replicas in range(guess, guess + 8 + guess // 4):
+            one = self._trial(replicas, self.rough, factor=factor)
+            self.progress(f"{replicas} replicas with steps {factor - 1:+.0%}: {_met(one)}")
+            if one.meets:
+                return replicas
+        return replicas
 
 
 def _met(one: Trial) -> str:
-    return "meets" if one.meets else "misses " + (", ".join(map(str, one.missed)) or "requests")
+    return "meets" if one.meets else "misses " + (", ".join(map(str, one.missed)) or why_not(one))
 
 
-def _pooled_guess(question: Question, spec: ReplicaSpec, rate: float, progress: Progress) -> int:
-    """Where to begin: a router evens bursts out, so in company a replica carries more. Found on a few of them."""
-    alone = max(1, math.ceil(question.rate / rate))
-    few = 8
-    if alone <= 2 * few:
-        return alone
-    low, high = rate, 1.3 * rate
-    while high / low > 1.02:
-        middle = math.sqrt(low * high)
-        count = int(max(question.trial_requests, 40 * middle * few))
-        one = trial(question.traffic, spec, question.targets, middle * few, count, few, question.router)
-        progress(f"{few} replicas at {middle:.3g} requests/s each: {_met(one)}")
-        low, high = (middle, high) if one.meets else (low, middle)
-    return max(1, math.ceil(question.rate / low))
+def why_not(one: Trial) -> str:
+    """Of a trial that misses no target and is not good enough all the same."""
+    return f"{one.lost} requests are lost" if one.lost else "more arrive than are finished"
 
 
 def _spares(replicas: int, question: Question) -> int:
@@ -383,7 +412,8 @@ def binding_limit(one: Candidate) -> str:
     if beyond is None:
         return "nothing that was tried"
     usage, config = beyond.run.usage, one.spec.config
-    missed = ", ".join(f"{target.metric.upper()} p{target.percent:g}" for target in beyond.missed) or "requests lost"
+    missed = ", ".join(f"{target.metric.upper()} p{target.percent:g}" for target in beyond.missed)
+    missed = missed or why_not(beyond)
     running = usage.running / max(usage.seconds, 1e-9)
     if usage.kv_percentile(99) >= 0.97:
         cause = "KV memory is full"
@@ -403,23 +433,33 @@ def _curve(question: Question, best: Candidate, progress: Progress) -> list[Tria
     top = best.capacity.rate
     shares = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
     trials = []
+    count = max(800, 2 * question.trial_requests // 3)
     for share in shares:
         if share == 1.0:
             trials.append(best.capacity.at)
         else:
-            trials.append(trial(question.traffic, best.spec, question.targets, top * share, question.trial_requests))
+            trials.append(trial(question.traffic, best.spec, question.targets, top * share, count))
     return trials
 
 
 def _what_ifs(question: Question, best: Candidate, replicas: int, progress: Progress) -> list[WhatIf]:
     deployment, knobs = best.deployment, question.knobs
-    count = max(800, question.trial_requests // 3)
+    count = max(400, question.trial_requests // 4)
     cases: list[tuple[str, Deployment, Knobs, tuple[Target, ...]]] = []
     degree = deployment.tensor_parallel
     if deployment.hardware.link_gbs and deployment.model.heads % (2 * degree) == 0:
-        cases.append((f"{2 * degree} devices a replica", replace(deployment, tensor_parallel=2 * degree), knobs, question.targets))
+        cases.append(
+            (
+                f"{2 * degree} devices a replica",
+                replace(deployment, tensor_parallel=2 * degree),
+                knobs,
+                question.targets,
+            )
+        )
     if deployment.weight_bytes > 1 and deployment.hardware.fp8_tflops:
-        cases.append(("fp8 weights and KV", replace(deployment, weight_bytes=1.0, kv_bytes=1.0), knobs, question.targets))
+        cases.append(
+            ("fp8 weights and KV", replace(deployment, weight_bytes=1.0, kv_bytes=1.0), knobs, question.targets)
+        )
     for budget in (knobs.token_budget // 4, knobs.token_budget * 2):
         cases.append((f"token budget {budget}", deployment, replace(knobs, token_budget=budget), question.targets))
     eased = tuple(replace(target, seconds=target.seconds * 1.5) for target in question.targets)

@@ -54,7 +54,7 @@ class Replica:
         shared: bool = True,
         watch: Callable[[Replica, StepPlan, float], None] | None = None,
     ) -> None:
-        """`shared`: prompts may have prefixes in common. `watch` sees every planned step and its start, and needs `fast=False`."""
+        """`shared`: prompts may have prefixes in common. `watch` sees every planned step and its start."""
         self.index = index
         self.scheduler = Scheduler(config, discipline)
         self.executor = SimulatedExecutor(times, config.max_num_seqs, block_bytes, pcie_bandwidth)
@@ -266,7 +266,7 @@ class Replica:
 
     def stuck(self) -> str | None:
         """Who waits for something that will not come; None: nobody."""
-        if self.next < math.inf or not self.scheduler.has_work():
+        if not self.alive or self.next < math.inf or not self.scheduler.has_work():
             return None
         name, why = next(iter(self.scheduler.why().items()), ("", "it is not known why"))
         return f"replica {self.index}: {self.scheduler.num_waiting} requests wait and nothing can run; {name}: {why}"

@@ -14,8 +14,6 @@ from paceline.workload.records import Outcome
 from paceline.workload.requests import Workload, WorkloadError
 from paceline.workload.run import Finding, Run, Timeline
 
-
-
 _POINTS = 400
 
 
