@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.account import report
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script
@@ -28,16 +29,23 @@ Line = dict[str, Any]
 
 
 def replay(
-    script: dict[str, Any], discipline: str | None = None, blocks: bool = False, timing: bool = False
+    script: dict[str, Any],
+    discipline: str | None = None,
+    blocks: bool = False,
+    timing: bool = False,
+    requests: bool = False,
 ) -> Iterator[Line]:
-    """One line per step, then {"summary": ...}. ConfigError for a script that makes no sense."""
-    return Replay(parse_script(script, discipline), blocks, timing).lines()
+    """One line per step, then {"summary": ...}. ConfigError for a script that makes no sense.
+
+    `blocks`, `timing`: more in every line; `requests`: where each sequence's time went, in the summary.
+    """
+    return Replay(parse_script(script, discipline), blocks, timing, requests).lines()
 
 
 class Replay:
     """A scheduler, the script's requests, and the step they have come to."""
 
-    def __init__(self, script: Script, blocks: bool = False, timing: bool = False) -> None:
+    def __init__(self, script: Script, blocks: bool = False, timing: bool = False, requests: bool = False) -> None:
         self.script = script
         row = discipline_named(script.discipline, script.order).with_knobs(script.knobs)
         self.scheduler = Scheduler(script.scheduler, row)
@@ -47,6 +55,7 @@ class Replay:
         self._aborts = [request for request in script.requests if request.abort_step is not None]
         self._by_id = {request.id: request for request in script.requests}
         self._blocks, self._timing = blocks, timing
+        self._reports: dict[str, Line] | None = {} if requests else None  # by sequence id, in the order they ended
         self._idle = 0
         self._tokens = 0
 
@@ -80,6 +89,7 @@ class Replay:
         scheduled_ns = time.perf_counter_ns() - begin
         line = self._decisions(step, plan)
         ended = scheduler.take_ended()
+        self._report(ended)
         line["expired"] = {s.id: s.finish_detail for s in ended if s.finish_reason is FinishReason.EXPIRED}
         line["finished"] = [s.id for s in ended if s.finish_reason is not FinishReason.EXPIRED]
         line["refused"] = refused
@@ -90,6 +100,7 @@ class Replay:
         completed_ns = time.perf_counter_ns() - begin
         if isinstance(events, StepEvents):
             line["finished"] += [sequence.id for sequence in events.finished]
+            self._report(events.finished)
         line["free_blocks_end"] = scheduler.kv.available
         if self._timing:
             line["us"] = [round(scheduled_ns / 1000, 1), round(completed_ns / 1000, 1)]
@@ -107,7 +118,13 @@ class Replay:
 
     def _abort(self, step: int, when: str, now: float) -> list[str]:
         due = [request.id for request in self._aborts if request.abort_step == step and request.abort_when == when]
-        return [sequence.id for request in due for sequence in self.scheduler.abort(request, now)]
+        aborted = [sequence for request in due for sequence in self.scheduler.abort(request, now)]
+        self._report(aborted)
+        return [sequence.id for sequence in aborted]
+
+    def _report(self, ended: list[Sequence]) -> None:
+        if self._reports is not None:
+            self._reports.update((sequence.id, report(sequence, self.scheduler.totals.steps)) for sequence in ended)
 
     def _emit(self, plan: StepPlan) -> np.typing.NDArray[np.int32]:
         """What the fake model samples: the script's next token of each request."""
@@ -167,8 +184,15 @@ class Replay:
         if totals.swapped_out_blocks:
             summary["swapped_out_blocks"] = totals.swapped_out_blocks
             summary["swapped_in_blocks"] = totals.swapped_in_blocks
+        for name in ("aborted", "expired", "refused"):
+            if count := getattr(totals, name):
+                summary[name] = count
         if stalled:
             summary["stalled"] = True
+        if self._reports is not None:
+            now = steps * self.script.step_time
+            live = {sequence.id: report(sequence, totals.steps, now) for sequence in self.scheduler.live()}
+            summary["requests"] = {**self._reports, **live}
         return summary
 
 
@@ -179,11 +203,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--discipline", help="a row of the table; default: the script's, else paceline")
     parser.add_argument("--blocks", action="store_true", help="show every running sequence's block ids")
     parser.add_argument("--timing", action="store_true", help="show microseconds of schedule and complete")
+    parser.add_argument("--requests", action="store_true", help="show in the summary where each request's time went")
     options = parser.parse_args(arguments)
     try:
         text = sys.stdin.read() if options.script == "-" else Path(options.script).read_text(encoding="utf-8")
         stalled = False
-        for line in replay(read_script(text), options.discipline, options.blocks, options.timing):
+        for line in replay(read_script(text), options.discipline, options.blocks, options.timing, options.requests):
             print(json.dumps(line))
             stalled = line.get("summary", {}).get("stalled", False)
         return 1 if stalled else 0

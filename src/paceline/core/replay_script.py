@@ -22,6 +22,22 @@ from paceline.errors import ConfigError
 REQUIRED = object()
 SCHEDULER_KEYS = {spec.name: spec.type for spec in fields(SchedulerConfig) if spec.name != "eos_token_ids"}
 DEFAULT_BLOCKS = 1024
+FIRST_MADE_UP = 1 << 20  # made-up token ids are above any real vocabulary and never repeat
+
+# A script is played in memory. What is larger is a slip, and would end in swapping or in a crash.
+MOST_TOKENS = 1 << 26  # of all prompts and outputs together
+MOST_STEPS = 1 << 40
+MOST = {
+    "num_blocks": 1 << 22,
+    "num_host_blocks": 1 << 22,
+    "num_disk_blocks": 1 << 22,
+    "block_size": 1 << 16,
+    "max_num_seqs": 1 << 16,
+    "max_num_batched_tokens": 1 << 24,
+    "max_model_len": 1 << 24,
+    "long_prefill_token_threshold": 1 << 24,
+}
+MOST_CELLS = 1 << 31  # max_num_seqs x max_model_len: tokens of a full batch
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,8 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
             continue
         if key in SCHEDULER_KEYS:
             settings[key] = _typed(f"config.{key}", value, SCHEDULER_KEYS[key])
+            if key in MOST and settings[key] > MOST[key]:
+                raise ConfigError(f"config.{key}", value, f"at most {MOST[key]}")
         elif key in known:
             knobs[key] = value
         else:
@@ -136,11 +154,15 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
     requests = script.get("requests", [])
     if not isinstance(requests, list):
         raise ConfigError("requests", type(requests).__name__, "a list")
+    scheduler = row.configure(**settings)
+    if scheduler.max_num_seqs * scheduler.max_model_len > MOST_CELLS:
+        allowed = f"at most {MOST_CELLS // scheduler.max_model_len} with max_model_len {scheduler.max_model_len}"
+        raise ConfigError("config.max_num_seqs", scheduler.max_num_seqs, allowed)
     return Script(
-        scheduler=row.configure(**settings),
+        scheduler=scheduler,
         discipline=name,
         order=own["order"],
-        max_steps=_whole("config.max_steps", own["max_steps"], 1),
+        max_steps=_whole("config.max_steps", own["max_steps"], 1, MOST_STEPS),
         step_time=_number("config.step_time", own["step_time"], 0.0),
         knobs=knobs,
         quotas=None if own["quotas"] is None else _quotas(own["quotas"]),
@@ -163,7 +185,7 @@ def _quotas(value: Any) -> Quotas:
 
 
 def _requests(items: list[Any]) -> list[ScriptRequest]:
-    fresh = 1 << 20  # made-up ids are above any real vocabulary and never repeat
+    fresh = FIRST_MADE_UP
     seen: set[str] = set()
     parsed = []
     for index, item in enumerate(items):
@@ -193,10 +215,12 @@ def _request(where: str, item: dict[str, Any], index: int, fresh: int) -> tuple[
     if "prompt" in item:
         prompt = _tokens(f"{where}.prompt", item["prompt"])
     else:
-        prompt = _made_up(fresh, _whole(f"{where}.prompt_len", item["prompt_len"], 0))
+        most = MOST_TOKENS + FIRST_MADE_UP - fresh
+        prompt = _made_up(fresh, _whole(f"{where}.prompt_len", item["prompt_len"], 0, most))
         fresh += prompt.size
     emitted = _tokens(f"{where}.output_tokens", item.get("output_tokens") or [])
-    length = _whole(f"{where}.output_len", item.get("output_len", emitted.size or 1), 1)
+    most = MOST_TOKENS + FIRST_MADE_UP - fresh
+    length = _whole(f"{where}.output_len", item.get("output_len", emitted.size or 1), 1, most)
     output = np.concatenate([emitted[:length], _made_up(fresh, max(length - emitted.size, 0))])
     fresh += length
     abort, hint = item.get("abort_step"), item.get("output_hint")
@@ -231,14 +255,16 @@ def _tokens(where: str, value: Any) -> IntArray:
     return np.array(value, np.int32)
 
 
-def _whole(where: str, value: Any, low: int | None) -> int:
+def _whole(where: str, value: Any, low: int | None, high: int = 1 << 60) -> int:
     if type(value) is not int or (low is not None and value < low):
         raise ConfigError(where, value, "a whole number" + ("" if low is None else f" of at least {low}"))
+    if value > high:
+        raise ConfigError(where, value, f"at most {max(high, 0)}, so that all that is played fits in memory")
     return value
 
 
 def _number(where: str, value: Any, low: float | None) -> float:
-    if type(value) not in (int, float) or value != value or (low is not None and value < low):
+    if type(value) not in (int, float) or not abs(value) < 1e18 or (low is not None and value < low):
         raise ConfigError(where, value, "a number" + ("" if low is None else f" of at least {low}"))
     return float(value)
 
