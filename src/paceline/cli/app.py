@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli.bench import app as bench
-from paceline.cli.profile import profile
+from paceline.cli.disciplines import disciplines
 from paceline.cli.serve import serve
 from paceline.cli.simulate import plan, simulate
 from paceline.errors import ConfigError, EngineDeadError, PacelineError
@@ -21,8 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.command()(disciplines)
 app.add_typer(bench)
-app.command()(profile)
 app.command()(simulate)
 app.command()(plan)
 
@@ -33,6 +33,9 @@ def replay(
     discipline: Annotated[str | None, typer.Option(help="Play it under this discipline instead.")] = None,
     blocks: Annotated[bool, typer.Option("--blocks", help="Show the block ids of running sequences.")] = False,
     timing: Annotated[bool, typer.Option("--timing", help="Show microseconds of schedule and complete.")] = False,
+    requests: Annotated[
+        bool, typer.Option("--requests", help="Show in the summary where each request's time went.")
+    ] = False,
 ) -> int:
     """Play a script through a discipline with a fake model: one JSON object per step. Status 1: it stalled."""
     import json
@@ -46,7 +49,7 @@ def replay(
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("SCRIPT", script, f"a text file that can be read ({error})") from None
     line = {}
-    for line in play(read_script(text), discipline, blocks, timing):
+    for line in play(read_script(text), discipline, blocks, timing, requests):
         print(json.dumps(line))
     return int(line.get("summary", {}).get("stalled", False))
 

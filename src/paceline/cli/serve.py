@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.settings_file import parse_knobs, read_settings
 from paceline.cli.sizes import parse_size
 from paceline.errors import ConfigError
 
@@ -35,7 +36,7 @@ def serve(
     threads: Annotated[int | None, _flag("Compute threads; default: one per core.")] = None,
     seed: Annotated[int | None, _flag("Makes the seeds of requests without one repeatable.")] = None,
     max_model_len: Annotated[int | None, _flag("Most tokens of a sequence; default: the model's context.")] = None,
-    block_size: Annotated[int, _flag("Tokens of a KV block.")] = 16,
+    block_size: Annotated[int | None, _flag("Tokens of a KV block; default: the discipline's, mostly 16.")] = None,
     kv_cache_memory: Annotated[
         int | None, _flag("Memory for KV, such as 512MiB or 2G.", parser=parse_size, metavar="SIZE")
     ] = None,
@@ -44,17 +45,34 @@ def serve(
     ] = None,
     num_blocks: Annotated[int | None, _flag("KV blocks; goes before both.")] = None,
     enable_prefix_caching: Annotated[
-        bool, _flag("Reuse the KV of prompts seen before.", "--enable-prefix-caching/--no-enable-prefix-caching")
-    ] = True,
-    discipline: Annotated[str, _flag("How requests are scheduled.")] = "paceline",
-    order: Annotated[str | None, _flag("Who is next: fcfs, priority; default: the discipline's.")] = None,
-    max_num_seqs: Annotated[int, _flag("Most sequences in the batch.")] = 128,
-    max_num_batched_tokens: Annotated[int, _flag("Most tokens a step may process.")] = 2048,
+        bool | None,
+        _flag("Reuse the KV of prompts seen before.", "--enable-prefix-caching/--no-enable-prefix-caching"),
+    ] = None,
+    discipline: Annotated[
+        str, _flag("How requests are scheduled; 'paceline disciplines' lists all, and what they set below.")
+    ] = "paceline",
+    order: Annotated[str | None, _flag("Who is next; 'paceline disciplines'; default: the discipline's.")] = None,
+    knob: Annotated[
+        list[str] | None,
+        _flag("A number of the discipline's, as 'paceline disciplines NAME' shows; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
+    optimize: Annotated[
+        str | None, _flag("ttft, tpot, tail, throughput or fairness: set for it what is not given, and say why.")
+    ] = None,
+    max_num_seqs: Annotated[int | None, _flag("Most sequences in the batch.")] = None,
+    max_num_batched_tokens: Annotated[int | None, _flag("Most tokens a step may process.")] = None,
     enable_chunked_prefill: Annotated[
-        bool, _flag("Split long prompts over steps.", "--enable-chunked-prefill/--no-enable-chunked-prefill")
-    ] = True,
-    long_prefill_token_threshold: Annotated[int, _flag("Most tokens of one prompt in a step; 0: no limit.")] = 0,
-    watermark: Annotated[float, _flag("Share of the KV blocks kept free when a sequence is admitted.")] = 0.0,
+        bool | None, _flag("Split long prompts over steps.", "--enable-chunked-prefill/--no-enable-chunked-prefill")
+    ] = None,
+    long_prefill_token_threshold: Annotated[
+        int | None, _flag("Most tokens of one prompt in a step; 0: no limit.")
+    ] = None,
+    watermark: Annotated[
+        float | None,
+        _flag(
+            "Headroom: the share of the KV blocks kept free when a sequence is admitted; 0.1 to 0.2 against swapping."
+        ),
+    ] = None,
     max_queued_requests: Annotated[int | None, _flag("Most requests that may wait; more get 429.")] = None,
     max_queued_tokens: Annotated[int | None, _flag("Most prompt tokens that may wait.")] = None,
     max_queue_wait: Annotated[float | None, _flag("Longest predicted wait in seconds.")] = None,
@@ -65,6 +83,11 @@ def serve(
     request_timeout: Annotated[float | None, _flag("Seconds a request may take that does not say; then 504.")] = None,
     quotas: Annotated[
         str | None, _flag("TOML file of tenants, their keys and quotas; read again on SIGHUP.", metavar="FILE")
+    ] = None,
+    request_log_size: Annotated[int, _flag("Ended requests that GET /v1/requests still knows.")] = 1000,
+    config: Annotated[
+        str | None,
+        _flag("YAML or TOML file of these settings, and a table 'knobs'; flags go before it.", metavar="FILE"),
     ] = None,
     host: Annotated[str, _flag("Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, _flag("Port to listen on; 0: any free one, printed at start.")] = 8000,
@@ -83,8 +106,24 @@ def serve(
     from paceline.engine.config import EngineConfig
     from paceline.server.config import ServerConfig
 
-    given = {**context.params, "model": _one_model(model_argument, model), "api_keys": tuple(api_key or ())}
-    return _run(_pick(EngineConfig, given), _pick(ServerConfig, given), log_level)
+    given: dict[str, Any] = {name: value for name, value in context.params.items() if _was_given(context, name)}
+    given["model"] = _one_model(model_argument, model)
+    if api_key:
+        given["api_keys"] = tuple(api_key)
+    if config is not None:
+        settings = read_settings(config, (EngineConfig, ServerConfig), {"log_level": str})
+        knobs = {**settings.pop("knobs", {}), **parse_knobs(knob or ())}
+        given = {**settings, **{name: value for name, value in given.items() if value is not None}}
+    else:
+        knobs = parse_knobs(knob or ())
+    given["knobs"] = knobs
+    return _run(_pick(EngineConfig, given), _pick(ServerConfig, given), given.get("log_level", log_level))
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    """Typed by the user, not a default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:
@@ -107,6 +146,8 @@ def _run(engine: EngineConfig, server: ServerConfig, log_level: str) -> int:
     set_up_logging(log_level, server.access_log)
     with LoadingDisplay() as display:
         display("starting")
+        for line in engine.tuning.lines:
+            display(f"optimize {engine.optimize}: {line}")
         from paceline.server.run import Interrupted
         from paceline.server.run import serve as run_server
 

@@ -16,6 +16,9 @@ from paceline.engine.client import EngineProcess
 from paceline.engine.config import EngineConfig
 from paceline.engine.door import Door
 from paceline.engine.outputs import RequestOutput
+from paceline.engine.pitfalls import Pitfalls
+from paceline.engine.probation import CRASHES, Probation
+from paceline.engine.request_log import RequestLog
 from paceline.engine.streams import RequestStream
 from paceline.engine.tenants import read_tenants
 from paceline.engine.tokenizer import Tokenizer, load_tokenizer
@@ -24,8 +27,10 @@ from paceline.errors import ConfigError, EngineDeadError, ModelError, PacelineEr
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
+LiveReports = dict[int, dict[int, dict[str, Any]]]  # number of the request -> index of the sequence -> its report
 
 LONG_TEXT = 4000  # characters from which on a text is encoded off the event loop's thread
+LOOK_EVERY = 10.0  # seconds between looks for pitfalls
 END_WAIT = 5.0  # seconds an engine process gets to end after it was told to
 
 
@@ -73,6 +78,11 @@ class AsyncEngine:
         self._last_ticket = 0
         self._last_stats: dict[str, Any] = {}
         self._crashes: deque[float] = deque()
+        self._probation = Probation()
+        self.log = RequestLog(config.request_log_size)
+        self.pitfalls = Pitfalls()
+        self._explaining: dict[int, asyncio.Future[LiveReports]] = {}
+        self._watch: asyncio.Task[None] | None = None
         self._started = asyncio.Event()  # set when the first start is over, well or not
         self._tokenizer_task: asyncio.Task[Tokenizer] | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -102,6 +112,7 @@ class AsyncEngine:
             await engine._kill()
             raise engine._failure
         engine._progress = None
+        engine._watch = asyncio.create_task(engine._look_for_pitfalls(), name="paceline pitfalls")
         engine.vocab_size, engine.max_model_len = engine.info["vocab_size"], engine.info["max_model_len"]
         engine._door = Door(engine.tokenizer, engine.vocab_size, engine.max_model_len, config.seed)
         return engine
@@ -121,6 +132,8 @@ class AsyncEngine:
             self._failure = EngineDeadError(f"the engine cannot be run: {error}")
         finally:
             self._up = False
+            if self._watch is not None:
+                self._watch.cancel()
             self._started.set()
             self._give_up_all(self._failure or EngineDeadError("the engine was shut down"))
 
@@ -143,6 +156,13 @@ class AsyncEngine:
             logger.error("%s", self._failure)
             return
         self.restarts += 1
+        self.log.restarted()
+        if (culprit := self._streams.get(self._probation.end() or -1)) is not None:
+            culprit.error = RequestError(
+                f"the engine ended ({how}) on this request, again and again", code="engine_error", status=500
+            )
+            logger.error("request %s is given up: the engine ends on it", culprit.request_id)
+            self._wake(culprit)
         stage = "while serving" if was_up else "while starting again"
         logger.warning(
             "the engine process ended %s (%s); starting a new one for %d requests", stage, how, len(self._streams)
@@ -152,14 +172,20 @@ class AsyncEngine:
 
     def _take(self, message: messages.FromEngine) -> None:
         if isinstance(message, messages.StepOutput):
+            for account in message.accounts:
+                self.log.note(account)
             for output in message.outputs:
                 self._take_output(output)
+                self._passed(output.number)
         elif isinstance(message, messages.Refused):
             self._refuse(message)
         elif isinstance(message, messages.Stats):
             self._last_stats = message.stats
             if (waiting := self._tickets.pop(message.ticket, None)) is not None and not waiting.done():
                 waiting.set_result(message.stats)
+        elif isinstance(message, messages.Explained):
+            if (asked := self._explaining.pop(message.ticket, None)) is not None and not asked.done():
+                asked.set_result(message.requests)
         elif isinstance(message, messages.Progress):
             if self._progress is not None:
                 self._progress(message.text)
@@ -174,10 +200,27 @@ class AsyncEngine:
             self._started.set()
             if self.tenants.path is not None:
                 self._send(messages.SetQuotas(self.tenants.quotas))
-            for stream in self._streams.values():  # taken over from the process before
-                self._send(stream.message())
+            self.pitfalls.serves(message.info)
+            self._hand_over()
         elif isinstance(message, messages.Failed):
             self._failure = _failure(message)
+
+    def _hand_over(self) -> None:
+        """Give the new process what the one before had; one by one where engines die again and again."""
+        if len(self._crashes) >= CRASHES:
+            self._try_next(self._probation.begin(self._streams))
+            return
+        for stream in self._streams.values():
+            self._send(stream.message())
+
+    def _passed(self, number: int) -> None:
+        """The engine has survived that request, or need not any more."""
+        if self._probation.on:
+            self._try_next(self._probation.passed(number))
+
+    def _try_next(self, number: int | None) -> None:
+        if number is not None and number in self._streams:
+            self._send(self._streams[number].message())
 
     def _take_output(self, output: messages.SequenceOutput) -> None:
         stream = self._streams.get(output.number)
@@ -215,8 +258,16 @@ class AsyncEngine:
     def _forget(self, stream: RequestStream) -> None:
         if self._streams.pop(stream.number, None) is not None:
             del self._ids[stream.request_id], self._news[stream.number]
+            self._log_end(stream)
+            self._passed(stream.number)
             if not self._streams:
                 self._idle.set()
+
+    def _log_end(self, stream: RequestStream) -> None:
+        state, error = stream.outcome()
+        entry = self.log.close(stream.number, state, error)
+        if entry is not None and entry.sequences:
+            self.pitfalls.ended(min(one["queue_seconds"] for one in entry.sequences.values()))
 
     def _send(self, message: messages.ToEngine) -> None:
         if self._up and self._process is not None:
@@ -232,6 +283,10 @@ class AsyncEngine:
             if not waiting.done():
                 waiting.set_result(self._last_stats)
         self._tickets.clear()
+        for asked in self._explaining.values():
+            if not asked.done():
+                asked.set_result({})
+        self._explaining.clear()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -246,6 +301,7 @@ class AsyncEngine:
         cache_salt: str | None = None,
         queue_timeout: float | None = None,
         timeout: float | None = None,
+        owner: str | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Deltas of one request as they are made (an async generator).
 
@@ -259,7 +315,7 @@ class AsyncEngine:
         `queue_timeout` and `timeout`, in seconds, default to the engine's. When the first is up before the request was
         started, or the second before it was: RequestError with status 408 and code "request_expired". When the second
         is up later, the stream ends with finish_reason "expired" and what was generated. RequestError with status 429
-        and `retry_after`: the queue is full.
+        and `retry_after`: the queue is full. `owner`: to whom `requests` tells of it, besides those who see all.
         """
         self._check_alive()
         tokens = await self.encode(prompt) if isinstance(prompt, str) else prompt
@@ -280,7 +336,12 @@ class AsyncEngine:
         self._streams[stream.number], self._news[stream.number] = stream, news
         self._ids[stream.request_id] = stream.number
         self._idle.clear()
-        self._send(stream.message())
+        self.log.open(stream.number, stream.request_id, tenant, priority, len(stream.prompt), params.n, owner)
+        self.pitfalls.arrived(stream.prompt)
+        if self._probation.on:
+            self._probation.hold(stream.number)
+        else:
+            self._send(stream.message())
         try:
             while True:
                 await news.wait()
@@ -341,7 +402,23 @@ class AsyncEngine:
             stats = await waiting
         else:
             stats = self._last_stats
-        return {**stats, "requests": len(self._streams), "restarts": self.restarts, "healthy": self.is_healthy}
+        own = {"requests": len(self._streams), "restarts": self.restarts, "healthy": self.is_healthy}
+        return {**stats, **own, "pitfalls": dict(self.pitfalls.counts)}
+
+    async def explain(self, numbers: list[int] | None = None) -> LiveReports:
+        """What the engine says of live requests, by number and index of the sequence: where their time went so far,
+        and why they wait. Nothing while a new engine process is starting."""
+        if not self._up:
+            return {}
+        self._last_ticket += 1
+        asked = self._explaining[self._last_ticket] = asyncio.get_running_loop().create_future()
+        self._send(messages.Explain(self._last_ticket, numbers))
+        return await asked
+
+    async def _look_for_pitfalls(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            self.pitfalls.look(await self.stats())
 
     @property
     def is_healthy(self) -> bool:

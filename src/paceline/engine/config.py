@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
-from paceline.core.disciplines import discipline
 from paceline.core.queue_limits import QueueLimits
+from paceline.engine.goals import Tuning, tune
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
 
 LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT = 1e9  # seconds
+MOST_LOGGED = 1_000_000
+
+# What the scheduler is told by whoever builds it, not by the user.
+FOUND = ("num_blocks", "max_model_len", "eos_token_ids")
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Names as vLLM's flags where the meaning is the same. None means: chosen from the model or the machine.
+    """Names as vLLM's flags where the meaning is the same. None means: not set, so that the discipline, the model or
+    the machine decides.
 
     Raises ConfigError naming the flag, its value and the allowed range.
     """
@@ -35,21 +41,23 @@ class EngineConfig:
     threads: int | None = None  # compute threads; None: one per core
     max_model_len: int | None = None  # most tokens of a sequence; None: the model's context, as far as the KV holds
     # KV cache
-    block_size: int = 16
+    block_size: int | None = None
     kv_cache_memory: int | None = None  # bytes; goes before `gpu_memory_utilization`
     gpu_memory_utilization: float | None = None  # share of the memory; see ExecutorConfig for the default
     num_blocks: int | None = None  # goes before both
     attention: str = "auto"
     backend: str = "auto"
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool | None = None
     # scheduler
-    max_num_seqs: int = 128
-    max_num_batched_tokens: int = 2048
-    enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
-    watermark: float = 0.0
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    enable_chunked_prefill: bool | None = None
+    long_prefill_token_threshold: int | None = None
+    watermark: float | None = None
     discipline: str = "paceline"
     order: str | None = None  # None: the discipline's own
+    knobs: dict[str, Any] = field(default_factory=dict)  # numbers of the discipline's objects, and other settings
+    optimize: str | None = None  # a name of GOALS: sets for it what is not set here
     # the door
     max_queued_requests: int | None = None  # these six: knobs of every discipline, see QueueLimits
     max_queued_tokens: int | None = None
@@ -65,12 +73,15 @@ class EngineConfig:
     shutdown_grace: float = 30.0  # seconds running requests get to finish on a clean stop
     max_restarts: int = 3  # engine crashes survived within `restart_window` before giving up
     restart_window: float = 60.0  # seconds
+    request_log_size: int = 1000  # requests that have ended of which it is still known where their time went
 
     def __post_init__(self) -> None:
         # What scheduler and executor check themselves is checked here and now, before a model is loaded.
-        self.schedule_by()
+        for name in self.knobs:
+            if getattr(self, name, None) is not None and name in SchedulerConfig.__dataclass_fields__:
+                raise ConfigError(_flag(name), getattr(self, name), f"left out where --knob {name}=... is given")
         self.executor()
-        self.scheduler(num_blocks=1, max_model_len=self.max_model_len or 1, eos_ids=())
+        self._whole("request_log_size", 0, MOST_LOGGED)
         self._whole("max_restarts", 0)
         if self.seed is not None:
             self._whole("seed", 0, LARGEST_SEED)
@@ -87,33 +98,51 @@ class EngineConfig:
         return self.served_model_name or self.model
 
     def executor(self) -> ExecutorConfig:
-        """The settings of the executor: those fields of ours that it has too."""
+        """The settings of the executor: those fields of ours that it has too, as the scheduler will have them."""
         from paceline.exec.config import ExecutorConfig
 
         wanted = {spec.name for spec in fields(ExecutorConfig)}
         ours = {spec.name for spec in fields(self)}
-        return ExecutorConfig(**{name: getattr(self, name) for name in sorted(wanted & ours)})
+        given = {name: getattr(self, name) for name in sorted(wanted & ours)}
+        scheduler = self.scheduler(num_blocks=self.num_blocks or 1, max_model_len=self.max_model_len or 1, eos_ids=())
+        shared = wanted & set(SchedulerConfig.__dataclass_fields__) - set(FOUND)
+        return ExecutorConfig(**{**given, **{name: getattr(scheduler, name) for name in sorted(shared)}})
 
     def scheduler(self, num_blocks: int, max_model_len: int, eos_ids: tuple[int, ...]) -> SchedulerConfig:
-        """The settings of the scheduler, given what the executor found room for."""
-        return SchedulerConfig(
-            num_blocks=num_blocks,
-            block_size=self.block_size,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_model_len=max_model_len,
-            enable_prefix_caching=self.enable_prefix_caching,
-            enable_chunked_prefill=self.enable_chunked_prefill,
-            long_prefill_token_threshold=self.long_prefill_token_threshold,
-            watermark=self.watermark,
-            eos_token_ids=eos_ids,
-        )
+        """The discipline's settings, changed by those given, and what the executor found room for.
+
+        ConfigError for what makes no sense under the discipline. Where prompts are not cut, the longest fits in the
+        token budget unless that was given.
+        """
+        tuning = self.tuning
+        row, settings = tuning.row, dict(tuning.settings)
+        found = {"num_blocks": num_blocks, "max_model_len": max_model_len, "eos_token_ids": eos_ids}
+        if self.max_num_batched_tokens is None and "max_num_batched_tokens" not in self.knobs:
+            usual = row.configure(**{**settings, **found, "max_model_len": 1})
+            if not usual.enable_chunked_prefill:
+                settings["max_num_batched_tokens"] = max(usual.max_num_batched_tokens, max_model_len)
+        config = row.configure(**{**settings, **found})
+        row.check(config)
+        return config
 
     def schedule_by(self) -> Discipline:
-        """The row of the table of disciplines, with the order and the queue limits asked for."""
+        """The row of the table of disciplines, with the order and the knobs asked for."""
+        return self.tuning.row
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The discipline and the settings of the scheduler, as given and as `optimize` has it."""
+        settings = {spec.name for spec in fields(SchedulerConfig)} - set(FOUND)
+        ours = {spec.name for spec in fields(self)}
+        given = {name: getattr(self, name) for name in sorted(settings & ours) if getattr(self, name) is not None}
+        for name in self.knobs:
+            if name in FOUND:
+                raise ConfigError("--knob", name, "something else: it is found when the model is loaded")
+        given.update({name: value for name, value in self.knobs.items() if name in settings})
+        knobs = {name: value for name, value in self.knobs.items() if name not in settings}
         limits = {spec.name: getattr(self, spec.name) for spec in fields(QueueLimits)}
-        given = {name: value for name, value in limits.items() if value is not None}
-        return discipline(self.discipline, self.order).with_knobs(given)
+        knobs.update({name: value for name, value in limits.items() if value is not None})
+        return tune(self.optimize, self.discipline, self.order, knobs, given)
 
     def _whole(self, name: str, low: int, high: int | None = None) -> None:
         value = getattr(self, name)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from paceline.core.account import report
 from paceline.core.plan import StepPlan, StepResult, TokenLogprobs
+from paceline.core.quotas import Quotas
 from paceline.core.request import FinishReason, Request, Sequence
 from paceline.core.scheduler import Scheduler
-from paceline.engine import messages
+from paceline.engine import messages, rescue
 from paceline.errors import RequestError
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ class EngineLoop:
         self._unreported: set[str] = set()  # sequences that gave no token yet
         self._prompt_logprobs: dict[int, dict[int, TokenLogprobs]] = {}  # number -> position -> logprobs
         self._last: dict[str, messages.SequenceOutput] = {}  # last tokens of sequences that end with their batch
+        self._accounts: list[messages.Account] = []  # of sequences that ended and were not reported yet
+        self._quotas: Quotas | None = None
         self._failures = 0
         self._busy_seconds = 0.0
         self._execute_seconds = 0.0
@@ -67,7 +71,7 @@ class EngineLoop:
                 continue
             output = self.step()
             waiting = self.idle_wait() if output is None else 0.0
-            if output is not None and output.outputs:
+            if output is not None and (output.outputs or output.accounts):
                 send(output)
 
     def idle_wait(self) -> float:
@@ -84,14 +88,20 @@ class EngineLoop:
             return self._add(message, now)
         if isinstance(message, messages.Abort):
             if message.number in self._requests:
-                self.scheduler.abort(self._requests[message.number].id, now)
+                for sequence in self.scheduler.abort(self._requests[message.number].id, now):
+                    self._settle(message.number, sequence)
                 self._forget(message.number)
+            return self._settled()
         elif isinstance(message, messages.Finish):
             self._finish(message.number, message.index, FinishReason.STOP, now)
+            return self._settled()
         elif isinstance(message, messages.SetQuotas):
+            self._quotas = message.quotas
             self.scheduler.set_quotas(message.quotas, now)
         elif isinstance(message, messages.AskStats):
             return [messages.Stats(message.ticket, self.stats())]
+        elif isinstance(message, messages.Explain):
+            return [messages.Explained(message.ticket, self.explain(message.numbers))]
         elif isinstance(message, messages.Shutdown):
             self.stopped = True
         return []
@@ -103,6 +113,11 @@ class EngineLoop:
         except RequestError as error:
             refusal = (str(error), error.param, error.code, error.status, error.retry_after)
             return [messages.Refused(message.number, *refusal)]
+        except Exception as error:  # a defect of ours; it must not end everybody else's requests
+            logger.exception("request %s could not be taken in", request.id)
+            text = f"the engine failed on this request: {type(error).__name__}: {error}"
+            refused = messages.Refused(message.number, text, None, "engine_error", 500)
+            return [messages.StepOutput(self._renew()), *self._settled(), refused]
         self._requests[message.number] = request
         self._numbers[request.id] = message.number
         self._open[message.number] = {sequence.index for sequence in sequences}
@@ -124,12 +139,20 @@ class EngineLoop:
 
     def _close(self, number: int, sequence: Sequence) -> None:
         """A sequence is over; the request too when it was the last."""
+        self._settle(number, sequence)
         self._sequences.pop(sequence.id, None)
         self._unreported.discard(sequence.id)
         self._last.pop(sequence.id, None)
         self._open[number].discard(sequence.index)
         if not self._open[number]:
             self._forget(number)
+
+    def _settle(self, number: int, sequence: Sequence) -> None:
+        self._accounts.append(messages.Account(number, sequence.index, report(sequence, self.scheduler.totals.steps)))
+
+    def _settled(self) -> list[messages.FromEngine]:
+        accounts, self._accounts = self._accounts, []
+        return [messages.StepOutput([], accounts)] if accounts else []
 
     def _forget(self, number: int) -> None:
         request = self._requests.pop(number)
@@ -148,11 +171,19 @@ class EngineLoop:
 
     def step(self) -> messages.StepOutput | None:
         """One round of the loop. None when nothing could run."""
+        outputs = self._round()
+        accounts, self._accounts = self._accounts, []
+        return None if outputs is None and not accounts else messages.StepOutput(outputs or [], accounts)
+
+    def _round(self) -> list[messages.SequenceOutput] | None:
         begin = self._clock()
-        plan = self.scheduler.schedule(begin)
+        try:
+            plan = self.scheduler.schedule(begin)
+        except Exception as error:
+            return self._schedule_failed(error)
         ended = [self._ended(sequence) for sequence in self.scheduler.take_ended()]
         if plan is None:
-            return messages.StepOutput(ended) if ended else None
+            return ended or None
         for entered in plan.entered:
             self._rows[entered.row] = self._sequences[entered.sequence_id]
         before = self._clock()
@@ -161,7 +192,7 @@ class EngineLoop:
         except Exception as error:
             rows = plan.rows.tolist()
             self.scheduler.fail(self._clock())
-            return messages.StepOutput(ended + self._step_failed(rows, error))
+            return ended + self._step_failed([self._rows[row] for row in rows], error)
         self._failures = 0
         self._execute_seconds += self._clock() - before
         if result.prompt_logprobs:
@@ -169,7 +200,7 @@ class EngineLoop:
         now = self._clock()
         outputs = ended + self._outputs(result, now)
         self._busy_seconds += self._clock() - begin
-        return messages.StepOutput(outputs)
+        return outputs
 
     def _ended(self, sequence: Sequence) -> messages.SequenceOutput:
         """The scheduler ended it: what comes out with that."""
@@ -212,9 +243,9 @@ class EngineLoop:
             if sequence.index == 0 and number is not None and number in self._prompt_logprobs:
                 self._prompt_logprobs[number].update(entries)
 
-    def _step_failed(self, rows: list[int], error: Exception) -> list[messages.SequenceOutput]:
-        """The scheduler has undone the step and will try again; after failures in a row, its requests are given up,
-        so that one bad request cannot hold up all others for good."""
+    def _step_failed(self, sequences: list[Sequence], error: Exception) -> list[messages.SequenceOutput]:
+        """The step was undone and will be tried again; after failures in a row, the requests of these sequences are
+        given up, so that one bad request cannot hold up all others for good."""
         self._failures += 1
         logger.exception("step failed (%d in a row)", self._failures)
         if self._failures < FAILURES_BEFORE_ERROR:
@@ -222,7 +253,7 @@ class EngineLoop:
         self._failures = 0
         outputs = []
         now = self._clock()
-        for request in {id(s.request): s.request for s in (self._rows[row] for row in rows)}.values():
+        for request in {id(sequence.request): sequence.request for sequence in sequences}.values():
             number = self._numbers.get(request.id)
             if number is None:
                 continue
@@ -232,6 +263,56 @@ class EngineLoop:
                 outputs.append(messages.SequenceOutput(number, index, [], reason.value, error=text))
                 self._finish(number, index, reason, now)
         return outputs
+
+    def _schedule_failed(self, error: Exception) -> list[messages.SequenceOutput]:
+        """As for a step that could not be executed."""
+        blamed = rescue.suspects(self.scheduler)
+        return self._renew() + self._step_failed(blamed, error)
+
+    def _renew(self) -> list[messages.SequenceOutput]:
+        """A new scheduler takes over all that is unfinished. Returns what had ended and was not reported."""
+        old, now = self.scheduler, self._clock()
+        self.scheduler = rescue.start_again(old)
+        if self._quotas is not None:
+            self.scheduler.set_quotas(self._quotas, now)
+        ended = [self._ended(sequence) for sequence in old.take_ended()]
+        for number, request in list(self._requests.items()):
+            ended += self._take_over(old, number, request, now)
+        return ended
+
+    def _take_over(self, old: Scheduler, number: int, request: Request, now: float) -> list[messages.SequenceOutput]:
+        """Give a request to the new scheduler, and end what it does not take: sequences that had all their tokens."""
+        sequences = old.sequences(request.id)
+        done = [sequence for sequence in sequences if sequence.finish_reason is not None]
+        ended = [self._ended(sequence) for sequence in done]
+        if number not in self._requests:
+            return ended
+        again = rescue.resumed(old, request, [one for one in sequences if one not in done], now)
+        self._requests[number] = again
+        try:
+            taken = self.scheduler.add(again, now)
+        except RequestError as error:  # tenants and quotas have changed since it came
+            lost = sorted(self._open[number])
+            self._forget(number)
+            reason = FinishReason.ERROR.value
+            return ended + [messages.SequenceOutput(number, index, [], reason, error=str(error)) for index in lost]
+        self._sequences.update((sequence.id, sequence) for sequence in taken)
+        return ended
+
+    def explain(self, numbers: list[int] | None) -> dict[int, dict[int, dict[str, Any]]]:
+        """What becomes of live requests: number -> index -> a sequence's report, with `why` it waits."""
+        now, reasons = self._clock(), self.scheduler.why()
+        wanted = self._requests if numbers is None else [number for number in numbers if number in self._requests]
+        found: dict[int, dict[int, dict[str, Any]]] = {}
+        for number in wanted:
+            found[number] = {}
+            for sequence in self.scheduler.sequences(self._requests[number].id):
+                lines = report(sequence, self.scheduler.totals.steps, now)
+                lines["generated_tokens"] = self.scheduler.length(sequence) - sequence.prompt_length
+                if sequence.id in reasons:
+                    lines["why"] = reasons[sequence.id]
+                found[number][sequence.index] = lines
+        return found
 
     def stats(self) -> dict[str, Any]:
         """The scheduler's counts, flat, and where the loop's time went."""

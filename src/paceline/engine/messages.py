@@ -82,11 +82,18 @@ class AskStats(Message):
     ticket: int
 
 
+class Explain(Message):
+    """Answered by Explained with the same `ticket`. `numbers`: of requests; None: all that are live."""
+
+    ticket: int
+    numbers: list[int] | None = None
+
+
 class Shutdown(Message):
     """End the process now."""
 
 
-ToEngine = Add | Abort | Finish | SetQuotas | AskStats | Shutdown
+ToEngine = Add | Abort | Finish | SetQuotas | AskStats | Explain | Shutdown
 
 
 # -- from the engine -----------------------------------------------------------------------------------------------
@@ -146,10 +153,19 @@ class SequenceOutput(msgspec.Struct, array_like=True):
     queue_seconds: float | None = None  # how long it waited to be started: with the first token, or when it expires
 
 
+class Account(msgspec.Struct, array_like=True):
+    """A sequence has ended: where its time went, as `paceline.core.account.report` has it."""
+
+    number: int
+    index: int
+    report: dict[str, Any]
+
+
 class StepOutput(Message):
-    """Everything a step brought."""
+    """Everything a step brought; `accounts` also of sequences ended by a message."""
 
     outputs: list[SequenceOutput]
+    accounts: list[Account] = []
 
 
 class Stats(Message):
@@ -159,7 +175,14 @@ class Stats(Message):
     stats: dict[str, Any]
 
 
-FromEngine = Progress | Resolved | Ready | Failed | Refused | StepOutput | Stats
+class Explained(Message):
+    """The answer to Explain: number -> index -> report of a live sequence, with `why` it waits."""
+
+    ticket: int
+    requests: dict[int, dict[int, dict[str, Any]]]
+
+
+FromEngine = Progress | Resolved | Ready | Failed | Refused | StepOutput | Stats | Explained
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -43,7 +43,8 @@ def build(
     ends = eos_token_ids(path)
     executor = ModelExecutor(config.executor(), source=source, eos_token_ids=ends)
     scheduler = Scheduler(config.scheduler(executor.num_blocks, executor.max_model_len, ends), config.schedule_by())
-    for line in executor.description:
+    description = [*executor.description, scheduling(scheduler)]
+    for line in description:
         progress(line)
     info = {
         "model": path,
@@ -53,6 +54,19 @@ def build(
         "block_size": executor.block_size,
         "dtype": str(executor.dtype).removeprefix("torch."),
         "device": str(executor.device),
-        "description": list(executor.description),
+        "discipline": scheduler.discipline.name,
+        "order": scheduler.discipline.order,
+        "enable_prefix_caching": scheduler.config.enable_prefix_caching,
+        "description": description,
     }
     return Built(scheduler, executor, path, info)
+
+
+def scheduling(scheduler: Scheduler) -> str:
+    """One line on how requests are scheduled."""
+    row, config = scheduler.discipline, scheduler.config
+    cache = "on" if config.enable_prefix_caching else "off"
+    return (
+        f"scheduling {row.name}, order {row.order}: {config.max_num_seqs:,} sequences and "
+        f"{config.max_num_batched_tokens:,} tokens a step at most, prefix cache {cache}"
+    )

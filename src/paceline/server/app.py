@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from paceline import __version__
 from paceline.engine.async_engine import AsyncEngine
-from paceline.server import chat, completions, status, tokens
+from paceline.server import chat, completions, explain, status, tokens
 from paceline.server.auth import RequireKey
 from paceline.server.config import ServerConfig
 from paceline.server.errors import install_error_handlers
@@ -19,7 +19,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = Service(engine, config, Metrics(engine.model_name))
     install_error_handlers(app)
-    for part in (completions, chat, tokens, status):
+    for part in (completions, chat, tokens, status, explain):
         app.include_router(part.router)
     app.add_middleware(RequireKey, engine=engine, config=config)
     return app

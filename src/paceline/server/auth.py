@@ -21,6 +21,12 @@ class Caller:
 
     tenant: str | None = None
     namespace: str | None = None  # None: shared with everybody who has none
+    key: str | None = None  # digest of a key that belongs to no tenant by name
+
+    @property
+    def owner(self) -> str | None:
+        """Whose requests this caller's are, and may see."""
+        return self.key if self.tenant is None else f"tenant {self.tenant}"
 
     def cache_salt(self, salt: str | None) -> str | None:
         """The salt of a request that came with this one. No salt leads out of the namespace."""
@@ -38,7 +44,7 @@ class Callers:
         self.by_digest: dict[str, Caller] = {}
         for key in config.api_keys:
             digest = digest_of(key)
-            self.by_digest[digest] = Caller(namespace=None if config.share_cache else f"key {digest}")
+            self.by_digest[digest] = Caller(None, None if config.share_cache else f"key {digest}", f"key {digest}")
         for digest, tenant in tenants.keys.items():
             self.by_digest[digest] = Caller(tenant, tenants.cache_group(tenant))
         self.required = required or bool(self.by_digest)

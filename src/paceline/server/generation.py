@@ -29,6 +29,7 @@ class Generation:
     params: SamplingParams
     priority: int = 0
     tenant: str = "default"
+    owner: str | None = None
     cache_salt: str | None = None
     queue_timeout: float | None = None
     timeout: float | None = None
@@ -91,6 +92,7 @@ class Generation:
             cache_salt=self.cache_salt,
             queue_timeout=self.queue_timeout,
             timeout=self.timeout,
+            owner=self.owner,
         )
         try:
             async with aclosing(stream):

@@ -100,6 +100,12 @@ class _EngineStats(Collector):
         for state in ("free", "cached", "held"):
             blocks.add_metric((self.model_name, state), stats[f"blocks_{state}"])
         yield blocks
+        pitfalls = CounterMetricFamily(
+            PREFIX + "pitfalls", "Minutes in which a known pitfall was found, by name", labels=("model_name", "pitfall")
+        )
+        for name, count in stats.get("pitfalls", {}).items():
+            pitfalls.add_metric((self.model_name, name), count)
+        yield pitfalls
         for name, text, key in _ENGINE_COUNTERS:
             yield self._counter(name, text, stats.get(key, 0))
 

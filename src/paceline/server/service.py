@@ -69,6 +69,7 @@ class Service:
             params=params,
             priority=self.engine.tenants.priority(tenant, body.priority),
             tenant=tenant,
+            owner=caller.owner,
             cache_salt=caller.cache_salt(body.cache_salt),
             queue_timeout=body.queue_timeout,
             timeout=body.timeout,

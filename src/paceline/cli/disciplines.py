@@ -1,0 +1,95 @@
+"""`paceline disciplines`: the table of all rows, or everything about one."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+_LEAST = 160  # columns, where the output is no terminal
+
+
+def disciplines(
+    name: Annotated[str | None, typer.Argument(help="A row to explain; default: the table of all.")] = None,
+    order: Annotated[str | None, typer.Option(help="Explain it under this order.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Say how requests can be scheduled: all disciplines and orders, or one discipline with its knobs."""
+    from paceline.core import describe
+    from paceline.core.disciplines import discipline
+
+    if name is None:
+        found: Any = {"disciplines": describe.table(), "orders": describe.orders()}
+        show = _show_table
+    else:
+        found = describe.explain(discipline(name, order))
+        show = _show_row
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found)
+    return 0
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = max(_LEAST, console.width)
+    return console
+
+
+def _show_table(found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from paceline.core.describe import POINTS
+
+    console = _console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("name", *(point.replace("_", " ") for point in POINTS)):
+        table.add_column(title, no_wrap=title == "name")
+    table.add_column("after", ratio=1, min_width=20)
+    for row in found["disciplines"]:
+        table.add_row(row["name"], *(row[point] for point in POINTS), row["after"])
+    console.print(table)
+    console.print("\nOrders: any discipline takes another with --order NAME\n")
+    orders = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("name", "who is next", "how long one may wait"):
+        orders.add_column(title, overflow="fold", no_wrap=title == "name")
+    for row in found["orders"]:
+        orders.add_row(row["name"], row["words"], row["bound"])
+    console.print(orders)
+    console.print("\n'paceline disciplines NAME' explains one.")
+
+
+def _show_row(row: dict[str, Any]) -> None:
+    from rich.padding import Padding
+
+    console = _console()
+
+    def indented(text: str, by: int = 4) -> None:
+        console.print(Padding(text, (0, 0, 0, by), expand=False))
+
+    known_as = f", also {', '.join(row['aliases'])}" if row["aliases"] else ""
+    console.print(f"{row['name']}{known_as}: after {row['after']}\n")
+    for point, choice in row["choices"].items():
+        console.print(f"{point.replace('_', ' ')}: {choice['question']} {choice['name']}")
+        indented(choice["words"])
+        if "bound" in choice:
+            indented(f"bound: {choice['bound']}")
+        for knob, value in choice["knobs"].items():
+            indented(f"--knob {knob}={json.dumps(value)}")
+        console.print()
+    console.print(f"prefix cache: {row['cache']}\n")
+    console.print("settings, unless given otherwise")
+    for name, value in row["settings"].items():
+        fixed = row["fixed"].get(name)
+        indented(f"{name} = {json.dumps(value)}" + (f"  (always: {fixed['why']})" if fixed else ""))
+    if row["empty_steps"]:
+        console.print(f"\na step may be empty {row['empty_steps']}")
+    if row["failure_modes"]:
+        console.print("\nknown to go wrong")
+        for mode in row["failure_modes"]:
+            indented("- " + mode)

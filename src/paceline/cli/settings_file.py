@@ -1,0 +1,122 @@
+"""Settings from a file, and knobs as people type them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from paceline.cli.sizes import parse_size
+from paceline.errors import ConfigError
+
+SIZES = ("kv_cache_memory", "max_body_size")
+OTHER_NAMES = {"api_key": "api_keys", "knob": "knobs"}
+LARGEST_FILE = 2**20  # bytes
+
+
+def read_settings(path: str, kinds: Iterable[type[Any]], extra: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """What a YAML or TOML file sets, by field of the dataclasses `kinds` or name of `extra`, as flags without dashes.
+
+    ConfigError naming the file, the setting and what it may be.
+    """
+    table = _read(Path(path))
+    hints = {spec.name: get_type_hints(kind)[spec.name] for kind in kinds for spec in fields(kind)}
+    hints.update(extra)
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = str(key).removeprefix("--").replace("-", "_")
+        name = OTHER_NAMES.get(name, name)
+        if name not in hints:
+            raise ConfigError(f"--config {path}", key, "made of known settings: " + ", ".join(sorted(hints)))
+        found[name] = _checked(f"{path}: {key}", name, value, hints[name])
+    return found
+
+
+def parse_knobs(texts: Iterable[str]) -> dict[str, Any]:
+    """NAME=VALUE each; a value is JSON (16, 0.5, true, [128, 512]), or else a word. ConfigError for anything else."""
+    knobs: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise ConfigError("--knob", text, "NAME=VALUE, such as growth=16; 'paceline disciplines NAME' lists them")
+        if name in knobs:
+            raise ConfigError("--knob", text, f"given once: {name} is set before")
+        knobs[name] = _value(value.strip())
+    return knobs
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ConfigError("--config", str(path), f"a file of at most {LARGEST_FILE} bytes")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("--config", str(path), f"a text file that can be read ({error})") from None
+    if path.suffix == ".toml":
+        table = _toml(path, text)
+    elif path.suffix in (".yaml", ".yml", ".json"):
+        table = _yaml(path, text)
+    else:
+        raise ConfigError("--config", str(path), "a file named *.yaml, *.yml, *.json or *.toml")
+    if table is None:
+        return {}
+    if not isinstance(table, dict):
+        raise ConfigError("--config", str(path), "a table of settings: NAME: VALUE on each line")
+    return table
+
+
+def _toml(path: Path, text: str) -> Any:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef]
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("--config", str(path), f"TOML ({error})") from None
+
+
+def _yaml(path: Path, text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError("--config", str(path), "YAML (" + " ".join(str(error).split()) + ")") from None
+
+
+def _checked(where: str, name: str, value: Any, hint: Any) -> Any:
+    """The value as the field has it."""
+    if name in SIZES and isinstance(value, str):
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            raise ConfigError(where, value, f"a size ({error})") from None
+    if name == "knobs":
+        if not isinstance(value, dict):
+            raise ConfigError(where, value, "a table of knobs: NAME: VALUE each")
+        return {str(knob).replace("-", "_"): tuple(v) if isinstance(v, list) else v for knob, v in value.items()}
+    if name == "api_keys":
+        keys = [value] if isinstance(value, str) else value
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise ConfigError(where, "...", "a list of keys, all of them text")
+        return tuple(keys)
+    allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if float in allowed and type(value) is int:
+        return float(value)
+    if value is None or type(value) not in allowed:
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise ConfigError(where, value, " or ".join(words[kind] for kind in allowed if kind in words))
+    return value
