@@ -24,7 +24,6 @@ from paceline.core.disciplines import DISCIPLINES
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.evictions import Nobody
 from paceline.core.orders import ORDERS
-from paceline.core.plan import StepResult
 from paceline.core.scheduler import Scheduler
 from paceline.errors import RequestError
 from tests.core.driver import (
@@ -217,8 +216,7 @@ def decisions(scheduler: Scheduler, trace: list[tuple[Any, ...]]) -> list[Any]:
                     column.tolist() for column in (plan.rows, plan.starts, plan.counts, plan.samples, plan.copies)
                 ] + [plan.entered, tables, scheduler.why(), scheduler.stats()]
         elif name == "complete":
-            tokens, now = arguments
-            events = scheduler.complete(StepResult(tokens=tokens), now)
+            events = scheduler.complete(*arguments)
             decided.append([sequence.id for sequence in events.finished])
         elif name == "reset":
             scheduler.kv.reset()
@@ -240,7 +238,7 @@ def test_a_second_scheduler_fed_the_same_trace_takes_the_same_decisions() -> Non
     for discipline, order, seed in mixed(30_000, MIXED_SCRIPTS):
         script = random_script(Random(seed), discipline, order, equals_livelock(discipline, order))
         world = script.play()
-        row = discipline_named(discipline, order).with_knobs(script.knobs)
+        row = discipline_named(discipline, order).with_eviction(script.victim).with_knobs(script.knobs)
         first, second = (decisions(Scheduler(world.config, row), world.trace) for _ in range(2))
         assert first == second
         scheduled = [line for line in first if isinstance(line, list) and line and isinstance(line[0], list)]

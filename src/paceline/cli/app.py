@@ -9,6 +9,7 @@ import typer
 
 from paceline.cli.bench import app as bench
 from paceline.cli.disciplines import disciplines
+from paceline.cli.profile import profile
 from paceline.cli.serve import serve
 from paceline.cli.simulate import plan, simulate
 from paceline.errors import ConfigError, EngineDeadError, PacelineError
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(disciplines)
 app.add_typer(bench)
+app.command()(profile)
 app.command()(simulate)
 app.command()(plan)
 

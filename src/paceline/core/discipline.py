@@ -10,10 +10,12 @@ from typing import Any
 from paceline.core.admissions import Admission
 from paceline.core.compositions import Composition
 from paceline.core.config import SchedulerConfig
-from paceline.core.evictions import Eviction
+from paceline.core.displacement import Displacement
+from paceline.core.evictions import VICTIMS, Eviction, LeastPreferred
 from paceline.core.head_of_line import HeadOfLine
 from paceline.core.orders import ORDERS, Policy
 from paceline.core.overload import Accept, Overload
+from paceline.core.preemption import preemption
 from paceline.core.queue_limits import QueueLimits
 from paceline.errors import ConfigError
 
@@ -30,6 +32,7 @@ class Discipline:
     composition: Composition
     eviction: Eviction
     overload: Overload = field(default_factory=Accept)
+    displacement: Displacement = field(default_factory=Displacement)
     limits: QueueLimits = field(default_factory=QueueLimits)  # of the queue, beside what `overload` refuses
     cache: str = "radix"  # "radix": token-exact hits; "chain": whole blocks, evicted as vLLM V1 does
     forks: bool = True  # the n sequences of a request wait for the first to compute the prompt, then share it
@@ -60,6 +63,7 @@ class Discipline:
         for name, (value, why) in self.fixed.items():
             if (actual := getattr(config, name)) != value:
                 raise ConfigError("--" + name.replace("_", "-"), actual, f"{value!r} under {self.name}: {why}")
+        preemption(self.eviction.how)
         for part in self._parts().values():
             if (check := getattr(part, "check", None)) is not None:
                 check(config, self)
@@ -88,7 +92,7 @@ class Discipline:
 
     def _parts(self) -> dict[str, Any]:
         """The dataclass objects of the row, by the field they are in."""
-        points = ("admission", "head_of_line", "composition", "eviction", "overload", "limits")
+        points = ("admission", "head_of_line", "composition", "eviction", "overload", "displacement", "limits")
         return {**{point: getattr(self, point) for point in points}, "order_knobs": self.policy}
 
     def with_order(self, order: str) -> Discipline:
@@ -96,6 +100,23 @@ class Discipline:
         if order not in ORDERS:
             raise ConfigError("--order", order, "one of " + ", ".join(sorted(ORDERS)))
         return replace(self, order=order, order_knobs=None, eviction=self.evictions.get(order, self.eviction))
+
+    def with_eviction(self, victim: str | None = None, how: str | None = None) -> Discipline:
+        """The same discipline with other victims (a name of VICTIMS), or another thing done to them (`preemption`)."""
+        eviction: Any = self.eviction
+        for flag, value in (("--victim", victim), ("--preemption", how)):
+            if value is not None and "how" not in {spec.name for spec in fields(eviction)}:
+                raise ConfigError(flag, value, f"left out: {self.name} preempts nobody so that others can grow")
+        if victim is not None:
+            if victim not in VICTIMS:
+                raise ConfigError("--victim", victim, "one of " + ", ".join(VICTIMS))
+            if type(eviction) not in map(type, (LeastPreferred(), *VICTIMS.values())):
+                raise ConfigError("--victim", victim, f"left out: who yields under {self.name} is part of how it works")
+            eviction = replace(VICTIMS[victim], how=eviction.how, front=eviction.front)
+        if how is not None:
+            preemption(how)
+            eviction = replace(eviction, how=how)
+        return replace(self, eviction=eviction)
 
 
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "str": (str,)}

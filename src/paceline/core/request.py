@@ -82,6 +82,8 @@ class Sequence:
         "account",
         "arrival",
         "cached_tokens",
+        "content_keys",
+        "fetched",
         "finish_detail",
         "finish_reason",
         "first_scheduled",
@@ -130,6 +132,8 @@ class Sequence:
             request.prompt if generated is None or not generated.size else np.concatenate([request.prompt, generated])
         )  # all known tokens while not in the batch; stale while running (the batch's matrix has them)
         self.key: bytes | None = None  # `tokens` as bytes, made on the first lookup
+        self.content_keys: tuple[bytes | None, list[bytes]] = (None, [])  # of the blocks of a `key`, and that key
+        self.fetched = False  # its prefix was read from disk since it last started
         self.namespace = (request.cache_salt or "").encode()
         self.max_length = 0  # most tokens this sequence may ever have, prompt included
         self.row = -1  # row of the batch while running

@@ -217,7 +217,7 @@ class Scheduler:
         self.step = step
         self._undone = set()
         self._submitted_then = self._submitted
-        self._plan = step.plan(self.batch)
+        self._plan = step.plan(self.batch, self.builder.tiers.moves)
         self._left_in_flight = False
         if self._plan is None:
             step.wake = min((time for time in (step.wake, self.entrance.next) if time is not None), default=None)
@@ -291,6 +291,8 @@ class Scheduler:
         tokens = np.asarray(result.tokens, np.int32)
         if tokens.size != rows.size:
             raise ValueError(f"the step samples {rows.size} tokens, the executor returned {tokens.size}")
+        if self.config.num_host_blocks:
+            self._moved(plan, result)
         self._plan = None
         sampled = np.arange(rows.size, dtype=np.int32)
         if self._left_in_flight:
@@ -309,6 +311,16 @@ class Scheduler:
             self._first_token(sequences[index], now)
         finished = self._finish_rows(rows, tokens, length, sequences)
         return StepEvents(sequences=sequences, tokens=tokens, sampled=sampled, finished=finished)
+
+    def _moved(self, plan: StepPlan, result: StepResult) -> None:
+        """The moves between tiers were made, and say what they cost."""
+        builder, totals, lost = self.builder, self.totals, result.lost
+        totals.demoted_blocks += len(builder.tiers.moves.out)
+        totals.disk_written_blocks += len(plan.to_disk)
+        totals.disk_read_blocks += len(plan.from_disk)
+        totals.disk_lost_blocks += len(lost)
+        builder.tiers.commit(lost)
+        builder.costs.observe(plan, result)
 
     def _first_token(self, sequence: Sequence, now: float) -> None:
         if sequence.first_token is None:
@@ -362,6 +374,7 @@ class Scheduler:
         self.now = now
         self._plan = None
         self._undone = set()
+        self.builder.tiers.undo()
         for sequence, _ in self.step.preempted:
             if sequence.swapped:
                 self.builder.keeper.drop(sequence)  # its host blocks were not written
@@ -428,7 +441,7 @@ class Scheduler:
                 reasons[sequence.id] = reason
             elif sequence.id in step.tried:
                 reasons[sequence.id] = step.tried[sequence.id]
-            elif preempted:
+            elif len(preempted) > (0 if step is None else step.displaced):
                 reasons[sequence.id] = "KV: a running sequence had to be preempted in this step, so nobody starts"
             elif step.closed:
                 reasons[sequence.id] = step.closed
@@ -452,6 +465,11 @@ class Scheduler:
             blocks_held=config.num_blocks - kv.available,
             blocks_cached=kv.available - kv.free,
             blocks_free=kv.free,
+            host_total=config.num_host_blocks,
+            host_swapped=sum(len(kept.swapped) for kept in self.builder.keeper.sequences.values()),
+            host_cached=len(self.builder.tiers.cached),
+            disk_total=config.num_disk_blocks,
+            disk_cached=len(self.builder.tiers.disk),
             totals=replace(self.totals),
         )
 

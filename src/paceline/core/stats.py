@@ -19,6 +19,12 @@ class Counters:
     recomputed_tokens: int = 0  # tokens whose K/V were lost to a preemption and computed again
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
+    demoted_blocks: int = 0  # evicted contents copied to the host
+    promoted_blocks: int = 0  # contents of a prefix copied back from the host
+    disk_written_blocks: int = 0
+    disk_read_blocks: int = 0
+    disk_lost_blocks: int = 0  # that disk did not give back as they were written, or did not take
+    displaced: int = 0  # preemptions for a waiting sequence of better priority
     resumed_hit_tokens: int = 0  # tokens a resumed sequence found in the cache
     finished: int = 0  # ended by themselves: all tokens, a stop token or string
     aborted: int = 0
@@ -37,4 +43,9 @@ class SchedulerStats:
     blocks_held: int  # referred to by a sequence
     blocks_cached: int  # contents known, referred to by nobody
     blocks_free: int
+    host_total: int
+    host_swapped: int  # of swapped sequences
+    host_cached: int  # evicted contents
+    disk_total: int
+    disk_cached: int
     totals: Counters

@@ -7,6 +7,7 @@ import numpy as np
 from paceline.core.batch import Batch
 from paceline.core.plan import Entered, StepPlan
 from paceline.core.request import IntArray, Sequence
+from paceline.kv.tiers import Moves
 
 # Which prompts may be cut to the tokens left in a step (`Step.cut`), where chunked prefill is on at all.
 ANY = "any"
@@ -30,10 +31,12 @@ class Step:
         self.resumed: list[Sequence] = []
         self.cached: dict[str, int] = {}  # sequence id -> tokens taken from the cache on admission
         self.preempted: list[tuple[Sequence, str]] = []
+        self.displaced = 0  # of these, for a waiting sequence of better priority
         self.wake: float | None = None  # when an empty step's decision changes although nothing happens
         self.swap_out: list[tuple[int, int]] = []  # device block, host block
         self.swap_in: list[tuple[int, int]] = []  # host block, device block
         self.swapped_in: dict[str, int] = {}  # sequence id -> blocks
+        self.promoted: dict[str, int] = {}  # sequence id -> blocks of its cached prefix that come from the host
         self.found: dict[str, int] = {}  # of those: whole blocks that were still on the device
         self.swapped_out: dict[str, int] = {}  # sequence id -> blocks
         self.kept: dict[str, int] = {}  # sequence id -> tokens a resumed sequence had kept by hold or swap
@@ -85,10 +88,10 @@ class Step:
         self.budget += count
         return count
 
-    def plan(self, batch: Batch) -> StepPlan | None:
-        """None when nothing is scheduled. `batch.computed` already counts this step's tokens."""
+    def plan(self, batch: Batch, moves: Moves) -> StepPlan | None:
+        """None when nothing is scheduled and nothing moves. `batch.computed` already counts this step's tokens."""
         rows = np.asarray(self.rows, np.int32)
-        if not rows.size and not self.swap_out:
+        if not rows.size and not self.swap_out and not moves:
             return None
         counts = np.asarray(self.counts, np.int32)
         ends = batch.computed[rows]
@@ -103,8 +106,11 @@ class Step:
             prompt_lengths=batch.prompt_length,
             entered=self.entered,
             copies=np.array(self.copies, np.int32).reshape(-1, 2),
-            swap_out=np.array(self.swap_out, np.int32).reshape(-1, 2),
+            swap_out=np.array([*self.swap_out, *moves.out], np.int32).reshape(-1, 2),
             swap_in=np.array(self.swap_in, np.int32).reshape(-1, 2),
+            drop_disk=moves.drop,
+            to_disk=moves.to_disk,
+            from_disk=moves.from_disk,
         )
 
     def _as_lists(self) -> None:

@@ -11,14 +11,19 @@ import numpy as np
 
 from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
+from paceline.core.costs import Costs
 from paceline.core.discipline import Discipline
 from paceline.core.keeper import HOLD, RECOMPUTE, Keeper
 from paceline.core.orders import Order
 from paceline.core.plan import Entered
+from paceline.core.preemption import preemption
+from paceline.core.promotions import Promotions
 from paceline.core.request import IntArray, Sequence, SequenceState
 from paceline.core.stats import Counters
 from paceline.core.step import FIRST, ONE, Step
+from paceline.core.without import Without
 from paceline.kv.interface import KVCache, Match
+from paceline.kv.tiers import Tiers
 
 
 @runtime_checkable
@@ -59,7 +64,14 @@ class StepBuilder:
         self.waiting = waiting
         self.totals = totals
         self.expire = expire  # ends a waiting sequence that is too late, with the reason in words
-        self.keeper = Keeper(kv, batch, config.num_host_blocks, totals)
+        self.tiers = Tiers(config.num_host_blocks, config.num_disk_blocks, config.kv_identity.encode())
+        if config.num_host_blocks and config.enable_prefix_caching:
+            kv.lower = self.tiers
+        self.keeper = Keeper(kv, batch, self.tiers, totals)
+        self.costs = Costs()
+        self.promotions = Promotions(self.tiers, self.costs, config.block_size, config.load)
+        self.how = preemption(discipline.eviction.how)
+        self._may_displace = discipline.displacement.displace and hasattr(waiting, "level")
         self.memory: Any = None  # what the composition remembers from step to step
         self.estimates: Any = None  # what the admission remembers from step to step
         self.step: Step | None = None  # the one being built, or the last one
@@ -107,6 +119,8 @@ class StepBuilder:
         Beside others, a row only runs while `spare` blocks are free, whether it needs them or not.
         """
         spare = spare if len(self.batch) > 1 else 0
+        if step.preempted:  # since the rows were listed, perhaps
+            rows = self._still_running(step, rows)
         if not rows.size:
             return
         batch, everyone = self.batch, rows
@@ -131,6 +145,11 @@ class StepBuilder:
         for index in np.flatnonzero(whole > batch.computed[rows] // batch.block_size).tolist():
             self._register(int(rows[index]), int(whole[index]))
         batch.computed[rows] = ends
+
+    def _still_running(self, step: Step, rows: IntArray) -> IntArray:
+        """Without rows that were emptied in this step, whoever has them now."""
+        started = {sequence.row for sequence in (*step.new, *step.resumed)}
+        return rows[[self.batch.occupant[row] is not None and row not in started for row in rows.tolist()]]
 
     def give_blocks(self, rows: IntArray, needs: IntArray) -> None:
         """Allocate for many rows at once, in their order."""
@@ -166,7 +185,7 @@ class StepBuilder:
         batch = self.batch
         end = int(batch.computed[row]) + count
         while max(-(-end // batch.block_size) - int(batch.held[row]), spare) > self.kv.available:
-            victim = self.discipline.eviction.victim(self, row)
+            victim = self.victim(row)
             if (victim is None or victim == row) and self.keeper.drop_newest_held():
                 continue
             if victim is None:
@@ -175,6 +194,25 @@ class StepBuilder:
             if victim == row:
                 return False
         return True
+
+    def protected(self, row: int) -> bool:
+        """Has it been preempted as often as it may be?"""
+        most = self.config.max_preemptions
+        return bool(most) and self.batch.occupant[row].preemptions >= most
+
+    def victim(self, row: int) -> int | None:
+        """Whom the discipline names so that `row` can grow; somebody protected only if all are."""
+        eviction, order = self.discipline.eviction, self.batch.order
+        choice = eviction.victim(self, row)
+        if choice is None or not self.protected(choice):
+            return choice
+        started = [] if self.step is None else [one.row for one in (*self.step.new, *self.step.resumed)]
+        others = [other for other in order.tolist() if other not in started and not self.protected(other)]
+        if not others:
+            return choice
+        state: StepBuilder = Without(self, order[np.isin(order, [*others, row])])  # type: ignore[assignment]
+        choice = eviction.victim(state, row)
+        return others[-1] if choice is None or self.protected(choice) else choice
 
     def extend(self, step: Step, row: int, count: int, put: Callable[[int, int], None] | None = None) -> None:
         """Schedule `count` tokens of a row, whose blocks are available."""
@@ -204,12 +242,17 @@ class StepBuilder:
         line = self.discipline.head_of_line
         passed: list[Sequence] = []
         deferred = 0
-        if step.budget <= 0 or self.batch.full:  # nobody can start; who is next hears why
+        may_displace = self._may_displace
+        if step.budget <= 0 or (self.batch.full and not may_displace):  # nobody can start; who is next hears why
             if (first := self.waiting.first()) is not None and step.blocked[0] is None:
                 step.blocked = (first, self.try_admit(step, first) or "")
             return
         for sequence in self.candidates(step) if among is None else among:
+            if step.displaced and any(sequence is one for one, _ in step.preempted):
+                return  # it has just gone, and so would all behind it
             reason = self.try_admit(step, sequence)
+            if reason is not None and may_displace and step.blocked[0] is None:
+                reason = self._displace(step, sequence, reason)
             if reason is None:
                 for blocked in passed:
                     line.passed(blocked)
@@ -230,6 +273,15 @@ class StepBuilder:
             passed.append(sequence)
             if len(passed) >= line.window:
                 return
+
+    def _displace(self, step: Step, sequence: Sequence, reason: str) -> str | None:
+        """Start the sequence in the place of worse ones, if the discipline lets it. Else the reason stands."""
+        before = len(step.preempted)
+        if not self.discipline.displacement.make_room(self, step, sequence, reason):
+            return reason
+        step.displaced += len(step.preempted) - before
+        self.totals.displaced += len(step.preempted) - before
+        return self.try_admit(step, sequence)
 
     def candidates(self, step: Step) -> Iterable[Sequence]:
         """Waiting sequences in order, each once, while those admitted leave the queue."""
@@ -265,7 +317,9 @@ class StepBuilder:
             return f"slots: all {self.config.max_num_seqs} are taken"
         if step.part:
             return f"slots: one prompt at a time is cut, and {step.part} is"
-        match = self._match(sequence)
+        match = self.match(sequence)
+        if (reason := self.promotions.fetch(sequence, match)) is not None:
+            return reason
         if self._hold is not None and (reason := self._hold(sequence, match)) is not None:
             return reason
         count = int(sequence.tokens.size) - match.length
@@ -273,7 +327,7 @@ class StepBuilder:
             return "bucket: prompts of another length share this step"
         if step.chunk_limit:
             count = min(count, step.chunk_limit)
-        if count > step.budget and not self._may_cut(step):
+        if count > step.budget and not self.may_cut(step):
             return f"budget: needs {count} tokens at once and {step.budget} are left"
         count = min(count, step.budget) if most is None else min(count, step.budget, most)
         if unit > 1 and match.length + count < sequence.tokens.size:
@@ -294,7 +348,7 @@ class StepBuilder:
         self._start(step, sequence, match, count)
         return None
 
-    def _may_cut(self, step: Step) -> bool:
+    def may_cut(self, step: Step) -> bool:
         """May the next prompt be cut to the tokens left?"""
         return self.config.enable_chunked_prefill and (step.cut != FIRST or not len(step.rows))
 
@@ -305,12 +359,14 @@ class StepBuilder:
                 step.blocked = (sequence, reason)
                 return
 
-    def _match(self, sequence: Sequence) -> Match:
+    def match(self, sequence: Sequence) -> Match:
         """What the cache has of the sequence; one token at least is always left to compute."""
         if sequence.kept_tokens:
             return self.keeper.match(sequence, NO_MATCH if sequence.kept_blocks is not None else self.lookup(sequence))
         match = self.lookup(sequence)
-        return self._match_leader(sequence, match) if sequence.leader is not None else match
+        if sequence.leader is not None:
+            match = self._match_leader(sequence, match)
+        return self.promotions.extend(sequence, match)
 
     def lookup(self, sequence: Sequence) -> Match:
         """What the cache has of a sequence that is not running. Touches nothing."""
@@ -335,6 +391,7 @@ class StepBuilder:
         """Move a waiting sequence into the batch with `count` tokens after those matched."""
         batch, size = self.batch, self.config.block_size
         self.waiting.remove(sequence)
+        promoted = self.promotions.take(sequence, match)
         if sequence.kept_blocks is None:
             sequence.lease = self.kv.open(match, sequence.namespace)
         end = match.length + count
@@ -342,7 +399,11 @@ class StepBuilder:
         fresh = self.kv.allocate(max(-(-needs // size) - len(match.blocks), 0))
         if sequence.kept_tokens:
             step.kept[sequence.id] = match.length
-        if not self.keeper.swap_in(step, sequence, match, fresh) and match.length > len(match.blocks) * size:
+        if promoted:
+            step.swap_in += zip(promoted, fresh, strict=False)
+            step.promoted[sequence.id] = len(promoted)
+            self.totals.promoted_blocks += len(promoted)
+        elif not self.keeper.swap_in(step, sequence, match, fresh) and match.length > len(match.blocks) * size:
             step.copies.append((match.tail_block, fresh[0]))
         row = batch.enter(sequence)
         batch.give_blocks(row, match.blocks)
@@ -360,6 +421,7 @@ class StepBuilder:
             self._started(sequence, match.length)
         sequence.account.enters(step.now, step.number, sequence.tokens.size > sequence.prompt_length)
         sequence.state = SequenceState.RUNNING
+        sequence.fetched = False
         sequence.leader = None  # should it come back, it has tokens of its own
 
     def _count_admission(self, sequence: Sequence, cached: int, kept: bool) -> None:
@@ -388,7 +450,7 @@ class StepBuilder:
         sequence.lost_tokens = int(batch.computed[row])
         step.copies = [copy for copy in step.copies if copy[1] not in batch.blocks(row)]
         started = sequence in step.new or sequence in step.resumed
-        how = self.keeper.keep(step, sequence, RECOMPUTE if started else how or eviction.how)
+        how = self.keeper.keep(step, sequence, RECOMPUTE if started else how or self.how.choose(self, sequence, True))
         if how == HOLD:
             batch.leave(sequence)
             sequence.key = None
@@ -403,9 +465,12 @@ class StepBuilder:
 
     def not_copied(self, step: Step, sequence: Sequence) -> int:
         """Tokens of a sequence that were to come from the host in this step and now will not."""
-        if sequence.id not in step.found:
+        promoted = step.promoted.pop(sequence.id, 0)
+        if not promoted and sequence.id not in step.found:
             return 0
         step.swap_in = [copy for copy in step.swap_in if copy[1] not in self.batch.blocks(sequence.row)]
+        if promoted:
+            return promoted * self.batch.block_size
         return step.kept[sequence.id] - step.found.pop(sequence.id) * self.batch.block_size
 
     def undo(self, row: int, count: int) -> None:
