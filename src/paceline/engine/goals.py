@@ -31,6 +31,7 @@ GOALS: dict[str, tuple[Choice, ...]] = {
         Choice("max_num_batched_tokens", 4096, "larger chunks: a prompt takes fewer steps", UP),
         Choice("long_prefill_token_threshold", 0, "a prompt may take all of a step that decodes leave"),
         Choice(ORDER, "hrrn", "little uncached work goes first, and who waits moves up"),
+        Choice("max_queue_wait", 30.0, "a short queue: who would wait longer is told at once when to come back"),
     ),
     "tpot": (
         Choice("max_num_seqs", 64, "a smaller batch steps faster", DOWN),
