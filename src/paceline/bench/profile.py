@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from paceline.core.plan import Entered, StepPlan, StepResult
 from paceline.errors import ConfigError
 from paceline.sim.latency import StepShape, shape_of
 from paceline.sim.profile import Measured, Profile, fit_profile
-
-if TYPE_CHECKING:
-    from paceline.engine.config import EngineConfig
 
 Progress = Callable[[str], None]
 
@@ -123,25 +120,28 @@ def measure(
     return [Measured(shape, float(np.median(times))) for shape, times in zip(shapes, taken, strict=True)]
 
 
-def profile(config: EngineConfig, seconds: float = 60.0, progress: Progress = lambda _: None) -> Profile:
-    """Load the model, measure and fit. Raises what loading raises."""
-    from paceline.engine.setup import build
-
+def profile(
+    executor: Executor,
+    info: dict[str, Any],
+    max_num_seqs: int,
+    token_budget: int,
+    seconds: float = 60.0,
+    progress: Progress = lambda _: None,
+) -> Profile:
+    """Measure and fit. `info` says what the executor is, as the engine's set-up describes it."""
     if seconds <= 0:
         raise ConfigError("--seconds", seconds, "above 0")
-    built = build(config, progress)
-    executor: Any = built.executor
-    samples = measure(executor, config.max_num_seqs, config.max_num_batched_tokens, seconds, progress)
+    samples = measure(executor, max_num_seqs, token_budget, seconds, progress)
     overhead = scheduler_seconds()
     fitted = fit_profile(samples)
     return Profile(
         engine="paceline",
         engine_version=__version__,
-        model=built.info["model"],
-        hardware=f"{built.info['device']}, {platform.processor() or platform.machine()}",
-        dtype=built.info["dtype"],
-        kv_tokens=built.info["num_blocks"] * built.info["block_size"],
-        block_size=built.info["block_size"],
+        model=info["model"],
+        hardware=f"{info['device']}, {platform.processor() or platform.machine()}",
+        dtype=info["dtype"],
+        kv_tokens=info["num_blocks"] * info["block_size"],
+        block_size=info["block_size"],
         knots=[(tokens, value + overhead) for tokens, value in fitted.knots],
         per_sample=fitted.per_sample,
         per_pair=fitted.per_pair,
@@ -150,7 +150,7 @@ def profile(config: EngineConfig, seconds: float = 60.0, progress: Progress = la
         left_out_error=fitted.left_out_error,
         left_out_worst=fitted.left_out_worst,
         shapes=len(samples),
-        facts={"scheduler_seconds_a_step": overhead, "description": built.info["description"]},
+        facts={"scheduler_seconds_a_step": overhead, "description": info["description"]},
     )
 
 

@@ -29,6 +29,7 @@ def profile(
 
     from paceline.bench.profile import profile as measured
     from paceline.engine.config import EngineConfig
+    from paceline.engine.setup import build
 
     console = Console(highlight=False)
     given = {
@@ -41,7 +42,13 @@ def profile(
         "max_num_batched_tokens": max_num_batched_tokens,
     }
     config = EngineConfig(model=model, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    found = measured(config, seconds, lambda text: console.print(text, style="dim", markup=False))
+
+    def progress(text: str) -> None:
+        console.print(text, style="dim", markup=False)
+
+    built = build(config, progress)
+    executor, info = built.executor, built.info
+    found = measured(executor, info, max_num_seqs, max_num_batched_tokens, seconds, progress)
     found.write(output)
     console.print(
         f"{found.shapes} step shapes; error {found.error:.1%}, {found.left_out_error:.1%} on shapes left out "

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.core.compositions import MixedChunks
+from paceline.core.orders import Order
+from paceline.core.orders.ranked import RankedQueue
 from paceline.core.overload import Accept, MostRequests
 from paceline.core.request import FinishReason, IntArray, Sequence
 from paceline.core.scheduler import Scheduler
@@ -20,7 +22,12 @@ LONGEST = 4096  # steps taken at once, at most
 # Under these, a step in which nobody waits and everybody decodes is the same whatever came before it.
 _COMPOSITIONS: tuple[type, ...] = (MixedChunks,)
 _OVERLOADS: tuple[type, ...] = (Accept, MostRequests)
-_HOOKS = ("begin", "generated")  # of orders that follow every step
+
+
+def _rests(waiting: Order) -> bool:
+    """Does an order take no notice of steps while nobody waits?"""
+    begin = getattr(type(waiting), "begin", None)  # RankedQueue's own only tells it where the cache is
+    return begin in (None, RankedQueue.begin) and not hasattr(waiting, "generated")
 
 
 class SteadyDecode:
@@ -34,7 +41,7 @@ class SteadyDecode:
         row = scheduler.discipline
         self.possible = (
             type(row.composition) in _COMPOSITIONS
-            and not any(hasattr(scheduler.waiting, hook) for hook in _HOOKS)
+            and _rests(scheduler.waiting)
             and type(row.overload) in _OVERLOADS
             and not row.together
             and not isinstance(row.admission, Observer)

@@ -242,7 +242,7 @@ def saturation(traffic: Traffic, spec: ReplicaSpec, guess: float, count: int) ->
     if len(ends) < 10:
         return 0.0
     early, late = len(ends) // 5, 4 * len(ends) // 5
-    return (late - early) / max(ends[late] - ends[early], 1e-9)
+    return float((late - early) / max(ends[late] - ends[early], 1e-9))
 
 
 def whole_window(run: Run) -> Window:

@@ -123,7 +123,7 @@ class _Cluster:
         self.workload, self.spec, self.router = workload, spec, router
         self.fast, self.watch = fast, watch
         self.log = RunLog(len(workload))
-        self.shared = _shares(workload.requests)
+        self.shared = _shares(workload.requests) or len({one.priority for one in workload.requests}) > 1
         self.prompts = Prompts()
         self.replicas = [self._replica(index) for index in range(replicas)]
         self.retired: list[Replica] = []  # those that died, for their counters

@@ -201,4 +201,4 @@ def values(plan: Plan) -> dict[str, Any]:
             "refused": plan.refused,
             "provenance": dict(_provenance(plan)),
         }
-    )  # type: ignore[no-any-return]
+    )

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.errors import ConfigError, PacelineError
@@ -521,7 +522,7 @@ def tune(
     return [(knobs, bases[index], rate) for (knobs, index), rate in ranked]
 
 
-def _knob_values(disciplines: Sequence[str]) -> dict[str, tuple[object, ...]]:
+def _knob_values(disciplines: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     return {
         "discipline": tuple(disciplines) or ("paceline", "vllm", "sglang", "sarathi"),
         "token_budget": (1024, 2048, 4096, 8192, 16384),

@@ -54,7 +54,7 @@ class Replica:
         shared: bool = True,
         watch: Callable[[Replica, StepPlan, float], None] | None = None,
     ) -> None:
-        """`shared`: prompts may have prefixes in common. `watch` sees every planned step and its start."""
+        """`shared`: prompts may begin alike, or some displace others. `watch` sees every planned step and its start."""
         self.index = index
         self.scheduler = Scheduler(config, discipline)
         self.executor = SimulatedExecutor(times, config.max_num_seqs, block_bytes, pcie_bandwidth)
