@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
+from paceline.core.disciplines import discipline
 from paceline.core.queue_limits import QueueLimits
 from paceline.engine.goals import Tuning, tune
 from paceline.errors import ConfigError
@@ -20,7 +21,7 @@ LONGEST_TIMEOUT = 1e9  # seconds
 MOST_LOGGED = 1_000_000
 
 # What the scheduler is told by whoever builds it, not by the user.
-FOUND = ("num_blocks", "max_model_len", "eos_token_ids")
+FOUND = ("num_blocks", "max_model_len", "eos_token_ids", "num_host_blocks", "num_disk_blocks", "kv_identity")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class EngineConfig:
     kv_cache_memory: int | None = None  # bytes; goes before `gpu_memory_utilization`
     gpu_memory_utilization: float | None = None  # share of the memory; see ExecutorConfig for the default
     num_blocks: int | None = None  # goes before both
+    swap_space: int | None = None  # bytes of host memory for blocks that leave the device
+    num_host_blocks: int | None = None  # goes before `swap_space`
+    disk_kv: str | None = None  # directory for blocks that leave the host; what earlier runs left there is used again
+    disk_kv_size: int | None = None  # bytes
+    kv_load: str | None = None  # load from host and disk: auto (where that beats computing), always or never
+    kv_headroom: float | None = None  # share of the blocks that stays free when a sequence starts; the same as watermark
     attention: str = "auto"
     backend: str = "auto"
     enable_prefix_caching: bool | None = None
@@ -56,6 +63,9 @@ class EngineConfig:
     watermark: float | None = None
     discipline: str = "paceline"
     order: str | None = None  # None: the discipline's own
+    preemption: str | None = None  # recompute, swap, hold, auto or threshold:TOKENS; None: the discipline's own
+    victim: str | None = None  # a name of VICTIMS; None: the discipline's own
+    max_preemptions: int | None = None  # of one sequence, which then is protected; 0: any number
     knobs: dict[str, Any] = field(default_factory=dict)  # numbers of the discipline's objects, and other settings
     optimize: str | None = None  # a name of GOALS: sets for it what is not set here
     # the door
@@ -80,6 +90,7 @@ class EngineConfig:
         for name in self.knobs:
             if getattr(self, name, None) is not None and name in SchedulerConfig.__dataclass_fields__:
                 raise ConfigError(_flag(name), getattr(self, name), f"left out where --knob {name}=... is given")
+        self._check_tiers()
         self.executor()
         self._whole("request_log_size", 0, MOST_LOGGED)
         self._whole("max_restarts", 0)
@@ -91,6 +102,15 @@ class EngineConfig:
         for name in ("shutdown_grace", "restart_window"):
             if not 0.0 <= getattr(self, name) < 1e9:
                 raise ConfigError(_flag(name), getattr(self, name), "a number of seconds of at least 0")
+
+    def _check_tiers(self) -> None:
+        if self.kv_headroom is not None:
+            if not 0.0 <= self.kv_headroom <= 0.5:
+                raise ConfigError("--kv-headroom", self.kv_headroom, "a share of the KV blocks from 0 to 0.5")
+            if self.watermark is not None or "watermark" in self.knobs:
+                raise ConfigError("--kv-headroom", self.kv_headroom, "left out with --watermark, its other name")
+        if self.preemption == "swap" and not (self.swap_space or self.num_host_blocks or self.disk_kv):
+            raise ConfigError("--preemption", "swap", "another, or with host memory to swap to: --swap-space 4GiB")
 
     @property
     def model_name(self) -> str:
@@ -108,15 +128,17 @@ class EngineConfig:
         shared = wanted & set(SchedulerConfig.__dataclass_fields__) - set(FOUND)
         return ExecutorConfig(**{**given, **{name: getattr(scheduler, name) for name in sorted(shared)}})
 
-    def scheduler(self, num_blocks: int, max_model_len: int, eos_ids: tuple[int, ...]) -> SchedulerConfig:
+    def scheduler(
+        self, num_blocks: int, max_model_len: int, eos_ids: tuple[int, ...], **below: Any
+    ) -> SchedulerConfig:
         """The discipline's settings, changed by those given, and what the executor found room for.
 
         ConfigError for what makes no sense under the discipline. Where prompts are not cut, the longest fits in the
-        token budget unless that was given.
+        token budget unless that was given. `below`: num_host_blocks and the like.
         """
         tuning = self.tuning
         row, settings = tuning.row, dict(tuning.settings)
-        found = {"num_blocks": num_blocks, "max_model_len": max_model_len, "eos_token_ids": eos_ids}
+        found = {"num_blocks": num_blocks, "max_model_len": max_model_len, "eos_token_ids": eos_ids, **below}
         if self.max_num_batched_tokens is None and "max_num_batched_tokens" not in self.knobs:
             usual = row.configure(**{**settings, **found, "max_model_len": 1})
             if not usual.enable_chunked_prefill:
@@ -142,7 +164,13 @@ class EngineConfig:
         knobs = {name: value for name, value in self.knobs.items() if name not in settings}
         limits = {spec.name: getattr(self, spec.name) for spec in fields(QueueLimits)}
         knobs.update({name: value for name, value in limits.items() if value is not None})
-        return tune(self.optimize, self.discipline, self.order, knobs, given)
+        if self.kv_headroom is not None:
+            given["watermark"] = self.kv_headroom
+        discipline(self.discipline, self.order).with_eviction(self.victim, self.preemption)  # to be told in its words
+        if self.preemption is not None:
+            knobs["how"] = self.preemption
+        tuning = tune(self.optimize, self.discipline, self.order, knobs, given)
+        return replace(tuning, row=tuning.row.with_eviction(self.victim))
 
     def _whole(self, name: str, low: int, high: int | None = None) -> None:
         value = getattr(self, name)
