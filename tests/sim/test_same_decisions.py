@@ -22,12 +22,12 @@ from tests.sim.samples import azure, shared_prefixes, short, spec, trace
 Decision = tuple[float, tuple[tuple[str, int, int], ...]]
 
 LOADS: dict[str, Callable[[], Workload]] = {
-    "azure conversation": lambda: short(azure(80, rate=30.0), 1500, 200),
-    "azure code": lambda: short(trace("azure2023_code", 60, rate=30.0), 1500, 200),
-    "mooncake conversation": lambda: short(trace("mooncake_conversation", 40, rate=20.0), 1500, 150),
-    "mooncake tool and agent mix": lambda: short(trace("mooncake_arxiv_mixed_93", 60), 1500, 150),
-    "burstgpt": lambda: short(trace("burstgpt1_head400", 60, rate=40.0), 1500, 200),
-    "shared prefixes": lambda: shared_prefixes(80),
+    "azure conversation": lambda: short(azure(50, rate=30.0), 1500, 120),
+    "azure code": lambda: short(trace("azure2023_code", 50, rate=30.0), 1500, 120),
+    "mooncake conversation": lambda: short(trace("mooncake_conversation", 30, rate=20.0), 1500, 100),
+    "mooncake tool and agent mix": lambda: short(trace("mooncake_arxiv_mixed_93", 40), 1500, 100),
+    "burstgpt": lambda: short(trace("burstgpt1_head400", 50, rate=40.0), 1500, 120),
+    "shared prefixes": lambda: shared_prefixes(60),
 }
 
 
