@@ -23,6 +23,8 @@ COMMON = [
     "-fvisibility=hidden",
     "-ffp-contract=fast",  # multiply and add in one rounding, in every compiler
     "-Wno-psabi",
+    "-Wno-uninitialized",  # GCC sees them in its own intrinsics
+    "-Wno-maybe-uninitialized",
 ]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]

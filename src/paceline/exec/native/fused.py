@@ -15,7 +15,6 @@ from paceline.exec.native.library import FORMATS, Decoder, DecoderLayer, Kernels
 from paceline.exec.native.packed import PANEL, PackedLinear
 
 _ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu": 2, "relu": 3}  # elementwise.h
-_MOST_LAYERS = 500  # kMostPhases in csrc/team.h
 _MOST_HEAD_SIZE = 256
 
 
@@ -38,7 +37,6 @@ def can_fuse(config: DecoderConfig) -> bool:
         config.hidden_size % 2 == 0
         and config.intermediate_size % PANEL == 0
         and config.head_size <= _MOST_HEAD_SIZE
-        and config.num_layers <= _MOST_LAYERS
         and config.activation in _ACTIVATIONS
     )
 

@@ -130,7 +130,7 @@ _FUNCTIONS = {
     "paceline_forward": (None, [POINTER(Decoder), POINTER(Step), c_void_p]),
     "paceline_workspace": (c_void_p, []),
     "paceline_free_workspace": (None, [c_void_p]),
-    "paceline_use_runtime": (None, [c_void_p, c_void_p]),
+    "paceline_use_runtime": (None, [c_void_p]),
     "paceline_supported": (c_int32, []),
     "paceline_version": (c_int32, []),
 }
@@ -233,12 +233,9 @@ def _share_openmp(library: ctypes.CDLL) -> None:
     path = openmp_path()
     if path is None:
         return
-    openmp = ctypes.CDLL(path)
-    try:
-        functions = [ctypes.cast(getattr(openmp, name), c_void_p) for name in ("GOMP_parallel", "omp_get_num_threads")]
-    except AttributeError:
-        return
-    library.paceline_use_runtime(*functions)
+    parallel = getattr(ctypes.CDLL(path), "GOMP_parallel", None)
+    if parallel is not None:
+        library.paceline_use_runtime(ctypes.cast(parallel, c_void_p))
 
 
 def openmp_path() -> str | None:

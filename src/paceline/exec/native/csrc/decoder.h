@@ -59,8 +59,7 @@ struct Workspace {
 };
 
 constexpr int kPhasesPerLayer = 8;
-constexpr int kFewTokens = 2;   // up to so many, one thread does the work between two products while the others wait
-constexpr int kSomeTokens = 8;  // tokens of one part of it otherwise
+constexpr int kSomeTokens = 8;  // tokens of one part of the work between two products
 
 inline size_t padded(int size) { return (size_t(size) + 31) / 32 * 32; }
 
@@ -96,7 +95,7 @@ class Pass {
     between(team, phase, [&](int token) {
       embed(token);
       turn(token);
-    }, false);
+    });
     for (int index = 0; index < d_.layers; ++index) {
       const DecoderLayer& layer = d_.layer[index];
       const Cache cache{layer.keys, layer.values, d_.kv_heads, d_.head_size, d_.head_size, d_.value_stride};
@@ -106,7 +105,6 @@ class Pass {
       });
       between(team, phase, [&](int token) { rotate_and_write(token, layer, cache); });
       attend_all(team, phase, layer, cache);
-      team.meet();
       project(team, phase, layer.output, attended_, query_width_, [&](int token, int column, const float* piece) {
         add(residual_ + token * hidden_width_ + column, piece);
       });
@@ -118,7 +116,6 @@ class Pass {
           Format::activations(to + i, gate * load<Floats>(piece + kPanel + i));
         }
       });
-      team.meet();
       project(team, phase, layer.down, inner_, inner_width_, [&](int token, int column, const float* piece) {
         add(residual_ + token * hidden_width_ + column, piece);
       });
@@ -129,21 +126,13 @@ class Pass {
   }
 
  private:
-  // `work(token)` for all tokens, once everyone is done with what came before; when it returns, all of it is done.
+  // `work(token)` for all tokens.
   template <class Work>
-  void between(Team& team, int& phase, Work work, bool wait = true) {
-    if (tokens_ <= kFewTokens) {
-      team.meet([&] {
-        for (int token = 0; token < tokens_; ++token) work(token);
-      });
-      return;
-    }
-    if (wait) team.meet();
+  void between(Team& team, int& phase, Work work) {
     team.share(phase++, (tokens_ + kSomeTokens - 1) / kSomeTokens, [&](int part) {
       const int last = std::min(tokens_, (part + 1) * kSomeTokens);
       for (int token = part * kSomeTokens; token < last; ++token) work(token);
     });
-    team.meet();
   }
 
   template <class Take>

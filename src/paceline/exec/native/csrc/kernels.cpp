@@ -29,8 +29,8 @@ EXPORT int32_t paceline_supported() {
   return 1;
 }
 
-EXPORT void paceline_use_runtime(void* parallel, void* team_size) {
-  runtime() = {reinterpret_cast<ParallelFunction>(parallel), reinterpret_cast<TeamSizeFunction>(team_size)};
+EXPORT void paceline_use_runtime(void* parallel) {
+  parallel_function() = reinterpret_cast<ParallelFunction>(parallel);
 }
 
 EXPORT void* paceline_workspace() { return new Workspace(); }
@@ -157,7 +157,6 @@ EXPORT void paceline_attend(int32_t format, const Cache* cache, const Places* pl
           }
         }
       });
-      team.meet();
       team.share(1, int(own.tasks.list.size()) * count, [&](int part) {
         const Task& task = own.tasks.list[size_t(part / count)];
         attend<Format>(*cache, *places, own.tasks, task, units, part % count, scoring,

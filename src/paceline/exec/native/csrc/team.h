@@ -1,5 +1,6 @@
-// Threads that go through a step together: parts of a phase are claimed one by one, so that a thread the system
-// takes off its core delays nobody for more than one part; barriers between phases spin briefly, then yield.
+// Threads that go through a step together. Parts of a phase are claimed one by one, and a phase is over when its parts are
+// done, not when all threads have come to its end: a thread the system takes off its core delays the others by the part
+// it had in hand at most, and skips what was done without it. Waiting spins briefly, then yields.
 //
 // The threads are those of the OpenMP runtime torch has loaded (its GOMP_parallel is handed over at start): a second pool
 // would fight with it for the cores.
@@ -16,16 +17,10 @@
 namespace paceline {
 
 typedef void (*ParallelFunction)(void (*)(void*), void*, unsigned, unsigned);
-typedef int (*TeamSizeFunction)();
 
-struct Runtime {
-  ParallelFunction parallel = nullptr;
-  TeamSizeFunction team_size = nullptr;
-};
-
-inline Runtime& runtime() {
-  static Runtime instance;
-  return instance;
+inline ParallelFunction& parallel_function() {
+  static ParallelFunction function = nullptr;  // none: threads are started for each step
+  return function;
 }
 
 inline void pause_briefly() {
@@ -42,57 +37,39 @@ inline void yield_core() {
 #endif
 }
 
-constexpr int kMostPhases = 4096;  // most phases of one step
-
 class Team {
  public:
-  int size = 1;
-
-  // Every thread of the team calls this with the same arguments, in the same order. `work(i)` for all i < parts.
+  // Every thread of the team calls this with the same arguments, in the same order of phases. `work(i)` for all
+  // i < parts; when it returns, all of them are done, whoever did them.
   template <class Work>
   void share(int phase, int parts, Work work) {
-    std::atomic<int>& next = counters_[phase];
-    for (int part = next.fetch_add(1, std::memory_order_relaxed); part < parts;
-         part = next.fetch_add(1, std::memory_order_relaxed)) {
+    Phase& mine = phases_[size_t(phase)];
+    for (int part = mine.next.fetch_add(1, std::memory_order_relaxed); part < parts;
+         part = mine.next.fetch_add(1, std::memory_order_relaxed)) {
       work(part);
+      mine.done.fetch_add(1, std::memory_order_acq_rel);
     }
-  }
-
-  // Waits for all; the last to arrive runs `alone` before anyone goes on.
-  template <class Alone>
-  void meet(Alone alone) {
-    if (size == 1) {
-      alone();
-      return;
-    }
-    const int round = round_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-      alone();
-      arrived_.store(0, std::memory_order_relaxed);
-      round_.store(round + 1, std::memory_order_release);
-      return;
-    }
-    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
+    for (int spins = 0; mine.done.load(std::memory_order_acquire) < parts; ++spins) {
       if (spins < kSpins) pause_briefly();
       else yield_core();
     }
   }
 
-  void meet() {
-    meet([] {});
-  }
-
   void reset(int phases) {
-    for (int i = 0; i < phases; ++i) counters_[i].store(0, std::memory_order_relaxed);
-    arrived_.store(0);
-    round_.store(0);
+    if (phases_.size() < size_t(phases)) phases_ = std::vector<Phase>(size_t(phases));
+    for (int i = 0; i < phases; ++i) {
+      phases_[size_t(i)].next.store(0, std::memory_order_relaxed);
+      phases_[size_t(i)].done.store(0, std::memory_order_relaxed);
+    }
   }
 
  private:
+  struct alignas(64) Phase {
+    std::atomic<int> next{0};
+    std::atomic<int> done{0};
+  };
   static constexpr int kSpins = 2000;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int> round_{0};
-  alignas(64) std::atomic<int> counters_[kMostPhases] = {};
+  std::vector<Phase> phases_;
 };
 
 // Runs `work(team)` on `threads` threads at once. `phases`: how many different phases it shares out.
@@ -100,12 +77,10 @@ template <class Work>
 void run_together(Team& team, int threads, int phases, Work work) {
   team.reset(phases);
   if (threads <= 1) {
-    team.size = 1;
     work(team);
     return;
   }
-  if (runtime().parallel == nullptr) {
-    team.size = threads;
+  if (parallel_function() == nullptr) {
     std::vector<std::thread> others;
     for (int i = 1; i < threads; ++i) others.emplace_back([&] { work(team); });
     work(team);
@@ -116,11 +91,9 @@ void run_together(Team& team, int threads, int phases, Work work) {
     Team* team;
     Work* work;
   } call{&team, &work};
-  runtime().parallel(
+  parallel_function()(
       [](void* data) {
         Call& mine = *static_cast<Call*>(data);
-        // All write the same number; it is the size the runtime really gave.
-        __atomic_store_n(&mine.team->size, runtime().team_size(), __ATOMIC_RELAXED);
         (*mine.work)(*mine.team);
       },
       &call, unsigned(threads), 0);
