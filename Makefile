@@ -42,6 +42,7 @@ lint: $(VENV)/.dev
 bench-smoke: $(VENV)/.dev $(VENV)/.model
 	$(BIN)/python benchmarks/scheduler_step.py --running 1,32 --steps 50 --json
 	$(BIN)/python benchmarks/prefix_tree.py --prompts 200 --tokens 512 --operations 50 --json
+	$(BIN)/python benchmarks/decode_step.py --batches 1,2 --context 32 --prefill 64 --rounds 1 --steps 2 --json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache build dist
