@@ -11,7 +11,6 @@ import numpy as np
 
 from paceline.core.compositions import MixedChunks
 from paceline.core.orders import Order
-from paceline.core.orders.ranked import RankedQueue
 from paceline.core.overload import Accept, MostRequests
 from paceline.core.request import FinishReason, IntArray, Sequence
 from paceline.core.scheduler import Scheduler
@@ -26,8 +25,7 @@ _OVERLOADS: tuple[type, ...] = (Accept, MostRequests)
 
 def _rests(waiting: Order) -> bool:
     """Does an order take no notice of steps while nobody waits?"""
-    begin = getattr(type(waiting), "begin", None)  # RankedQueue's own only tells it where the cache is
-    return begin in (None, RankedQueue.begin) and not hasattr(waiting, "generated")
+    return not hasattr(waiting, "begin") and not hasattr(waiting, "generated")
 
 
 class SteadyDecode:

@@ -76,6 +76,8 @@ class StepBuilder:
         self.estimates: Any = None  # what the admission remembers from step to step
         self.step: Step | None = None  # the one being built, or the last one
         self.trying: Sequence | None = None  # who is being admitted right now
+        if (attach := getattr(waiting, "attach", None)) is not None:
+            attach(self)
         self._begin: Callable[[StepBuilder, float], None] | None = getattr(waiting, "begin", None)
         self._started: Callable[[Sequence, int], None] | None = getattr(waiting, "started", None)
         self._walk: Callable[[], Iterable[Sequence]] | None = getattr(waiting, "walk", None)

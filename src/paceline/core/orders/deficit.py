@@ -74,6 +74,9 @@ class DeficitLongestPrefix(CacheAware):
         ranks: Floats = np.where(broke, _NO_CREDIT, 0.0) - self.cached
         return ranks
 
+    def first(self) -> Sequence | None:
+        return next(self.walk(), None)
+
     def walk(self) -> Iterator[Sequence]:
         """Only those with credit; when nobody has any, and nobody with credit was passed over, after a refill."""
         passed: set[str] = set()

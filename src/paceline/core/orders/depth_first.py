@@ -41,8 +41,10 @@ class DepthFirst:
         self._due: list[tuple[float, int, Sequence]] = []
         self._at: Key = (b"", b"", -1)  # of the one admitted last
 
-    def begin(self, builder: StepBuilder, now: float) -> None:
+    def attach(self, builder: StepBuilder) -> None:
         self.builder = builder
+
+    def _move_overdue(self) -> None:
         while self._due and self._due[0][0] <= self.clock.time:
             sequence = heappop(self._due)[2]
             if sequence.id in self._stamps:
@@ -93,6 +95,7 @@ class DepthFirst:
         return iter(list(self))
 
     def __iter__(self) -> Iterator[Sequence]:
+        self._move_overdue()
         yield from self._first.values()
         turn = bisect_left(self._sorted, self._at)
         for part in (slice(turn, None), slice(0, turn)):

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 class _Rank:
     """Where one sequence stands."""
 
-    __slots__ = ("last", "level", "place", "used")
+    __slots__ = ("last", "level", "place", "row", "used")
 
     def __init__(self, level: int, place: int, last: float) -> None:
         self.level = level
         self.place = place  # within the level, smaller first
         self.used = 0.0  # seconds it was in steps since it came to this level
         self.last = last  # when it was last in a step, or came
+        self.row = -1  # while it has one, `used` and `last` are in the columns
 
 
 class Feedback(HeapQueue):
@@ -46,18 +47,25 @@ class Feedback(HeapQueue):
         self._due: list[tuple[float, int, Sequence]] = []  # when a waiting sequence has been out of steps for too long
         self._places = 0
         self._now = 0.0
-        self._begun: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)  # [rows] in a row, and no token since it came there
+        # Columns [rows], made with the first step:
+        self._begun: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)  # no token since it came to this row
+        self._used = self._last = self._quantum = np.zeros(0)  # seconds
 
     def begin(self, builder: StepBuilder, now: float) -> None:
         if not self._begun.size:
-            self._begun = np.zeros(builder.config.max_num_seqs, np.bool_)
+            rows = builder.config.max_num_seqs
+            self._begun = np.zeros(rows, np.bool_)
+            self._used, self._last, self._quantum = np.zeros(rows), np.zeros(rows), np.zeros(rows)
         seconds, self._now = now - self._now, now
         step = builder.step
         if step is not None and len(step.rows):
-            batch, rows = builder.batch, np.asarray(step.rows, np.intp)
-            for sequence, begun in zip(batch.occupant[rows].tolist(), self._begun[rows].tolist(), strict=True):
+            in_step = np.asarray(step.rows, np.intp)
+            self._used[in_step] += seconds
+            self._last[in_step] = now
+            sinks = in_step[(self._used[in_step] > self._quantum[in_step]) & ~self._begun[in_step]]
+            for sequence in builder.batch.occupant[sinks].tolist():
                 if sequence is not None:
-                    self._use(sequence, seconds, now, not begun)
+                    self._sink(self._ranks[sequence.id])
         while self._due and self._due[0][0] <= now:
             sequence = heappop(self._due)[2]
             if sequence not in self:
@@ -69,17 +77,21 @@ class Feedback(HeapQueue):
             self._watch(sequence)
 
     def started(self, sequence: Sequence, cached: int) -> None:
-        self._begun[sequence.row] = True
+        rank, row = self._ranks[sequence.id], sequence.row
+        rank.row = row
+        self._begun[row] = True
+        self._used[row], self._last[row], self._quantum[row] = rank.used, rank.last, self._limit(rank.level)
 
     def generated(self, batch: Batch, rows: IntArray) -> None:
         self._begun[rows] = False
 
-    def _use(self, sequence: Sequence, seconds: float, now: float, may_sink: bool) -> None:
-        rank = self._ranks[sequence.id]
-        rank.used += seconds
-        rank.last = now
-        if may_sink and rank.used > self._quanta[rank.level] and rank.level + 1 < len(self._quanta):
-            rank.level, rank.used, rank.place = rank.level + 1, 0.0, self._place(self._policy.demote_to_front)
+    def _limit(self, level: int) -> float:
+        """Seconds after which one goes a level down; from the last level nobody does."""
+        return self._quanta[level] if level + 1 < len(self._quanta) else float("inf")
+
+    def _sink(self, rank: _Rank) -> None:
+        rank.level, rank.place = rank.level + 1, self._place(self._policy.demote_to_front)
+        self._used[rank.row], self._quantum[rank.row] = 0.0, self._limit(rank.level)
 
     def _place(self, front: bool) -> int:
         self._places += 1
@@ -95,6 +107,9 @@ class Feedback(HeapQueue):
             work = int(sequence.tokens.size) * self._policy.seconds_per_token
             level = next((i for i, quantum in enumerate(self._quanta) if quantum >= work), len(self._quanta) - 1)
             self._ranks[sequence.id] = _Rank(level, self._place(front=False), self._now)
+        rank = self._ranks[sequence.id]
+        if rank.row >= 0:  # it comes back
+            rank.used, rank.last, rank.row = float(self._used[rank.row]), float(self._last[rank.row]), -1
         self._watch(sequence)
         super().add(sequence)
 
@@ -105,7 +120,7 @@ class Feedback(HeapQueue):
     def ended(self, sequence: Sequence) -> None:
         self._ranks.pop(sequence.id, None)
 
-    def level(self, sequence: Sequence) -> int:
+    def rung(self, sequence: Sequence) -> int:
         """The level a live sequence is on, 0 the first."""
         return self._ranks[sequence.id].level
 

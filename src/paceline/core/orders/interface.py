@@ -14,6 +14,7 @@ class Order(Protocol):
     One object per scheduler. `add`, `resume`, `remove` and `first` are at most O(log n) unless it says otherwise.
     An order may also have the following, and costs nothing where it has not:
 
+    - `attach(builder)`: whose queue it is, once.
     - `begin(builder, now)`: a step begins; `now` in seconds on the caller's clock.
     - `walk() -> Iterator[Sequence]`: as iterating over it, but whoever was yielded may be admitted before the next is
       asked for, and the order may answer to that. Each at most once.

@@ -74,7 +74,7 @@ class RankedQueue(ABC):
 
     # -- coming and going -------------------------------------------------------------------------------------------
 
-    def begin(self, builder: StepBuilder, now: float) -> None:
+    def attach(self, builder: StepBuilder) -> None:
         self.builder = builder
 
     def add(self, sequence: Sequence) -> None:
@@ -125,7 +125,13 @@ class RankedQueue(ABC):
         return np.where(self.place < 0, -np.inf, self.rank())
 
     def first(self) -> Sequence | None:
-        return next(self.walk(), None)
+        if not self.size:
+            return None
+        self.refresh()
+        ranks = self._ranks()
+        best = np.flatnonzero(ranks == ranks.min())
+        sequence: Sequence = self.items[best[np.argmin(self.place[best])]]
+        return sequence
 
     def walk(self) -> Iterator[Sequence]:
         """The best of the moment: what one admission puts into the cache may bring others to the front."""
