@@ -688,11 +688,11 @@ def random_script(random: Random, discipline: str, order: str, distinct: bool = 
     config = replace(
         config,
         num_disk_blocks=random.choice([0, 0, 4, 40]) if config.num_host_blocks else 0,
-        load=random.choice(["auto", "auto", "always", "never"]),
+        kv_load=random.choice(["auto", "auto", "always", "never"]),
         max_preemptions=random.choice([0, 1, 2, 4]),
     )
-    # Where prompts start that do not fit as a whole, or come in parts, some compositions need the victims they were made with: a prompt
-    # that evicts itself and starts again keeps decodes from running.
+    # Where prompts start that do not fit as a whole, or come in parts, some compositions need the victims they were
+    # made with: a prompt that evicts itself and starts again keeps decodes from running.
     whole = config.scheduler_reserve_full_isl and not config.long_prefill_token_threshold
     victim = random.choice([None, None, *VICTIMS]) if whole else None
     try:

@@ -140,5 +140,5 @@ def test_swapped_sequences_come_back_before_anybody_new_starts() -> None:
 
 
 def test_an_unknown_way_to_preempt_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="--preemption: 'burn' is not valid; .* threshold:TOKENS"):
+    with pytest.raises(ConfigError, match=r"--preemption: 'burn' is not valid; .* threshold:TOKENS"):
         tight("burn")

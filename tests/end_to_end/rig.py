@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +27,14 @@ class Rig:
     tokens: dict[str, list[int]] = field(init=False)
     steps: int = field(init=False)
 
-    def start(self, discipline: str = "paceline", order: str | None = None, **settings: object) -> None:
+    def start(
+        self,
+        discipline: str = "paceline",
+        order: str | None = None,
+        knobs: Mapping[str, object] | None = None,
+        on_disk: Iterable[bytes] = (),
+        **settings: object,
+    ) -> None:
         defaults: dict[str, object] = {
             "num_blocks": self.executor.num_blocks,
             "block_size": self.executor.block_size,
@@ -35,7 +42,8 @@ class Rig:
             "max_model_len": 512,
             "max_num_batched_tokens": 1024,
         }
-        self.scheduler = Scheduler(SchedulerConfig(**{**defaults, **settings}), discipline_named(discipline, order))  # type: ignore[arg-type]
+        row = discipline_named(discipline, order).with_knobs(knobs or {})
+        self.scheduler = Scheduler(SchedulerConfig(**{**defaults, **settings}), row, on_disk)  # type: ignore[arg-type]
         self.tokens = {}
         self.steps = 0
 

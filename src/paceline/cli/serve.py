@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.settings_file import parse_knobs, read_settings
-from paceline.cli.sizes import parse_size
+from paceline.cli.sizes import parse_size, parse_space
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def serve(
     chat_template: Annotated[str | None, _flag("Another chat template: Jinja, or a file with it.")] = None,
     dtype: Annotated[str, _flag("auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, _flag("auto, cpu or cuda.")] = "auto",
-    attention: Annotated[str, _flag("auto, reference or varlen.")] = "auto",
+    attention: Annotated[str, _flag("auto, cpu, reference or varlen.")] = "auto",
+    kernels: Annotated[str, _flag("auto, off, or an instruction set: avx512_bf16, avx512, avx2, generic.")] = "auto",
     backend: Annotated[str, _flag("auto, native or transformers.")] = "auto",
     threads: Annotated[int | None, _flag("Compute threads; default: one per core.")] = None,
     seed: Annotated[int | None, _flag("Makes the seeds of requests without one repeatable.")] = None,
@@ -44,6 +45,21 @@ def serve(
         float | None, _flag("Share of the device's memory to use when --kv-cache-memory is not given.")
     ] = None,
     num_blocks: Annotated[int | None, _flag("KV blocks; goes before both.")] = None,
+    swap_space: Annotated[
+        int | None,
+        _flag("Host memory for KV that leaves the device: 4 (GiB) or 512MiB.", parser=parse_space, metavar="SIZE"),
+    ] = None,
+    num_host_blocks: Annotated[int | None, _flag("The same in blocks; goes before it.")] = None,
+    disk_kv: Annotated[
+        str | None, _flag("Directory for KV that leaves the host; found again after a restart.", metavar="DIRECTORY")
+    ] = None,
+    disk_kv_size: Annotated[
+        int | None,
+        _flag("Most it may take; default: 16GiB, or half of what is free.", parser=parse_size, metavar="SIZE"),
+    ] = None,
+    kv_load: Annotated[
+        str | None, _flag("auto (load KV where that beats computing it, as measured), always or never.")
+    ] = None,
     enable_prefix_caching: Annotated[
         bool | None,
         _flag("Reuse the KV of prompts seen before.", "--enable-prefix-caching/--no-enable-prefix-caching"),
@@ -72,6 +88,20 @@ def serve(
         _flag(
             "Headroom: the share of the KV blocks kept free when a sequence is admitted; 0.1 to 0.2 against swapping."
         ),
+    ] = None,
+    kv_headroom: Annotated[
+        float | None,
+        _flag("The same as --watermark, 0 to 0.5: 0.1 to 0.2 is usual; more preempts less and batches less."),
+    ] = None,
+    preemption: Annotated[
+        str | None, _flag("What becomes of a victim's KV: recompute, swap, hold, auto or threshold:128 (tokens).")
+    ] = None,
+    victim: Annotated[
+        str | None,
+        _flag("newest, latest-arrival, lowest-priority, least-lost, shortest-output or most-kv."),
+    ] = None,
+    max_preemptions: Annotated[
+        int | None, _flag("Times a request may be preempted before it is protected; 0: any number.")
     ] = None,
     max_queued_requests: Annotated[int | None, _flag("Most requests that may wait; more get 429.")] = None,
     max_queued_tokens: Annotated[int | None, _flag("Most prompt tokens that may wait.")] = None,

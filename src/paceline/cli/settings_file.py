@@ -9,10 +9,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from paceline.cli.sizes import parse_size
+from paceline.cli.sizes import parse_size, parse_space
 from paceline.errors import ConfigError
 
-SIZES = ("kv_cache_memory", "max_body_size")
+SIZES = ("kv_cache_memory", "max_body_size", "disk_kv_size")
 OTHER_NAMES = {"api_key": "api_keys", "knob": "knobs"}
 LARGEST_FILE = 2**20  # bytes
 
@@ -102,6 +102,11 @@ def _checked(where: str, name: str, value: Any, hint: Any) -> Any:
     if name in SIZES and isinstance(value, str):
         try:
             return parse_size(value)
+        except ValueError as error:
+            raise ConfigError(where, value, f"a size ({error})") from None
+    if name == "swap_space" and isinstance(value, str | int | float):
+        try:
+            return parse_space(str(value))
         except ValueError as error:
             raise ConfigError(where, value, f"a size ({error})") from None
     if name == "knobs":

@@ -8,6 +8,12 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
+def parse_space(text: str | int) -> int:
+    """As `parse_size`, but a number without a unit is in GiB, as in vLLM's --swap-space."""
+    bare = re.fullmatch(r"\s*\d{1,4}(?:\.\d{1,6})?\s*", str(text))
+    return parse_size(f"{str(text).strip()}GiB" if bare else text)
+
+
 def parse_size(text: str | int) -> int:
     """Bytes: 4096, 512MiB, 2G (2 x 1024^3), 2GB (2 x 1000^3), 1.5GiB. ValueError for anything else."""
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b?)\s*", str(text).lower())

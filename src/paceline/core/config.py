@@ -20,7 +20,7 @@ class SchedulerConfig:
     num_host_blocks: int = 0  # blocks in host memory for swapped sequences and evicted contents; 0: no tiers
     num_disk_blocks: int = 0  # blocks on disk, for contents the host gives up
     kv_identity: str = ""  # of the model, as far as K/V depend on it: part of the key of contents on host and disk
-    load: str = "auto"  # when contents are loaded from a lower tier: auto (where that beats computing), always, never
+    kv_load: str = "auto"  # load contents from lower tiers: auto (where that beats computing), always, never
     max_preemptions: int = 0  # times a sequence may be preempted before it is protected; 0: any number
     block_size: int = 16
     max_num_seqs: int = 128
@@ -42,8 +42,8 @@ class SchedulerConfig:
         self._at_least("max_preemptions", 0)
         if self.num_disk_blocks and not self.num_host_blocks:
             raise ConfigError("--num-host-blocks", 0, "at least 1 with --disk-kv: what disk gives back goes through it")
-        if self.load not in LOADS:
-            raise ConfigError("--kv-load", self.load, "one of " + ", ".join(LOADS))
+        if self.kv_load not in LOADS:
+            raise ConfigError("--kv-load", self.kv_load, "one of " + ", ".join(LOADS))
         self._at_least("max_num_seqs", 1)
         self._at_least("max_model_len", 1)
         self._at_least("max_num_batched_tokens", 1)

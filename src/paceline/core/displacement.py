@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Displacement:
-    """Under an order with levels (`level(sequence)`, smaller is sooner), who finds no row or no blocks may take those of
-    running sequences whose level is worse by more than `hysteresis`: of as few as will do, the worst and cheapest
+    """Under an order with levels (`level(sequence)`, smaller is sooner), who finds no row or no blocks may take those
+    of running sequences whose level is worse by more than `hysteresis`: of as few as will do, the worst and cheapest
     first, and only where it can then start. Those preempted too often already are left alone."""
 
     displace: bool = False
@@ -44,7 +44,8 @@ class Displacement:
         levels = {row: level(builder.batch.occupant[row]) for row in builder.batch.order.tolist()}
         worse = [row for row, its in levels.items() if its - mine > self.hysteresis and room.may_go(row)]
         # The worst level first; of equals who loses least, of these the newest.
-        worse = sorted(reversed(worse), key=lambda row: (-levels[row], int(builder.batch.computed[row])))
+        age = {row: index for index, row in enumerate(levels)}
+        worse.sort(key=lambda row: (-levels[row], int(builder.batch.computed[row]), -age[row]))
         victims = room.smallest(worse)
         if victims is None or builder.promotions.fetch(sequence, match) is not None:
             return False

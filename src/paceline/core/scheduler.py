@@ -6,7 +6,7 @@ differs between disciplines is in the objects of a `Discipline`; `StepBuilder` d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +32,7 @@ from paceline.core.request import (
 )
 from paceline.core.stats import Counters, SchedulerStats
 from paceline.core.step import Step
-from paceline.core.step_builder import StepBuilder
+from paceline.core.step_builder import NO_MATCH, StepBuilder
 from paceline.errors import RequestError
 from paceline.kv.chain import ChainCache
 from paceline.kv.interface import KVCache
@@ -47,7 +47,10 @@ class Scheduler:
     `add`, `abort` and `finish` may be called at any time between these. Times are seconds on the caller's clock.
     """
 
-    def __init__(self, config: SchedulerConfig, discipline: Discipline | str = "paceline") -> None:
+    def __init__(
+        self, config: SchedulerConfig, discipline: Discipline | str = "paceline", on_disk: Iterable[bytes] = ()
+    ) -> None:
+        """`on_disk`: content keys that earlier runs left in the disk tier, the least recently used first."""
         self.config = config
         self.discipline = discipline_named(discipline) if isinstance(discipline, str) else discipline
         self.discipline.check(config)
@@ -59,6 +62,7 @@ class Scheduler:
         self.entrance = Entrance(self.discipline.limits, self.waiting, self.batch)
         self.totals = Counters()
         self.builder = StepBuilder(config, self.discipline, self.kv, self.batch, self.waiting, self.totals, self.expire)
+        self.builder.tiers.adopt(on_disk)
         self.step: Step | None = None  # the last one scheduled; its plan is in flight until complete() or fail()
         self._plan: StepPlan | None = None
         self._left_in_flight = False  # a row of the plan in flight was emptied since
@@ -235,6 +239,31 @@ class Scheduler:
                     self._ended.append(sequence)
                 else:
                     self.expire(sequence, reason)
+
+    def flush(self, now: float) -> StepPlan | None:
+        """Before a clean end: a step that takes cached contents a tier down, to be executed and completed as any other.
+
+        None: whatever disk has room for is there.
+        """
+        if self._plan is not None:
+            raise RuntimeError("flush() before complete() or fail() of the step in flight")
+        kv, tiers = self.kv, self.builder.tiers
+        if not self.config.num_disk_blocks:
+            return None
+        self.now = now
+        kv.begin_step()
+        tiers.begin_step()
+        cached = kv.available - kv.free
+        if cached:
+            lease = kv.open(NO_MATCH)
+            blocks = kv.allocate(kv.free + min(cached, max(tiers.available, 1)))  # evicts as many as the host can take
+            kv.release(lease, np.array(blocks, np.int32))
+        else:
+            tiers.flush()
+        self.step = Step(self.totals.steps, now, 0, 0)
+        self._plan = self.step.plan(self.batch, tiers.moves)
+        self._left_in_flight = False
+        return self._plan
 
     # -- leaving the batch ------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class StepBuilder:
             kv.lower = self.tiers
         self.keeper = Keeper(kv, batch, self.tiers, totals)
         self.costs = Costs()
-        self.promotions = Promotions(self.tiers, self.costs, config.block_size, config.load)
+        self.promotions = Promotions(self.tiers, self.costs, config.block_size, config.kv_load)
         self.how = preemption(discipline.eviction.how)
         self._may_displace = discipline.displacement.displace and hasattr(waiting, "level")
         self.memory: Any = None  # what the composition remembers from step to step

@@ -32,6 +32,7 @@ LiveReports = dict[int, dict[int, dict[str, Any]]]  # number of the request -> i
 LONG_TEXT = 4000  # characters from which on a text is encoded off the event loop's thread
 LOOK_EVERY = 10.0  # seconds between looks for pitfalls
 END_WAIT = 5.0  # seconds an engine process gets to end after it was told to
+SAVE_WAIT = 40.0  # more seconds where it writes cached KV to disk first
 
 
 class AsyncEngine:
@@ -450,7 +451,7 @@ class AsyncEngine:
         self._abort_all()
         self._stopping = True
         if self._up and self._process is not None:
-            await self._process.stop(END_WAIT)
+            await self._process.stop(END_WAIT + (SAVE_WAIT if self.config.disk_kv else 0.0))
         elif self._supervisor is not None:
             self._supervisor.cancel()  # a process that is only starting
         if self._supervisor is not None:

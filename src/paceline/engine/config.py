@@ -51,8 +51,9 @@ class EngineConfig:
     disk_kv: str | None = None  # directory for blocks that leave the host; what earlier runs left there is used again
     disk_kv_size: int | None = None  # bytes
     kv_load: str | None = None  # load from host and disk: auto (where that beats computing), always or never
-    kv_headroom: float | None = None  # share of the blocks that stays free when a sequence starts; the same as watermark
+    kv_headroom: float | None = None  # share of the blocks that stays free when one starts; the same as watermark
     attention: str = "auto"
+    kernels: str = "auto"
     backend: str = "auto"
     enable_prefix_caching: bool | None = None
     # scheduler
@@ -128,9 +129,7 @@ class EngineConfig:
         shared = wanted & set(SchedulerConfig.__dataclass_fields__) - set(FOUND)
         return ExecutorConfig(**{**given, **{name: getattr(scheduler, name) for name in sorted(shared)}})
 
-    def scheduler(
-        self, num_blocks: int, max_model_len: int, eos_ids: tuple[int, ...], **below: Any
-    ) -> SchedulerConfig:
+    def scheduler(self, num_blocks: int, max_model_len: int, eos_ids: tuple[int, ...], **below: Any) -> SchedulerConfig:
         """The discipline's settings, changed by those given, and what the executor found room for.
 
         ConfigError for what makes no sense under the discipline. Where prompts are not cut, the longest fits in the

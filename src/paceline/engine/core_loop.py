@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 IDLE_WAIT = 0.02  # seconds to wait for messages when something waits but nothing can run
 FAILURES_BEFORE_ERROR = 2  # steps that fail in a row before their requests are given up
+
+SAVE_SECONDS = 20.0  # seconds at most to write cached K/V to disk at the end
 
 Receive = Callable[[float | None], Iterable[messages.ToEngine]]
 Send = Callable[[messages.FromEngine], None]
@@ -73,6 +76,15 @@ class EngineLoop:
             waiting = self.idle_wait() if output is None else 0.0
             if output is not None and (output.outputs or output.accounts):
                 send(output)
+
+    def close(self) -> None:
+        """The end: save what is cached for the next start, where there is a disk tier, and let the executor go."""
+        begin = self._clock()
+        with suppress(Exception):  # whatever was saved by then is good
+            while self._clock() - begin < SAVE_SECONDS and (plan := self.scheduler.flush(self._clock())) is not None:
+                self.scheduler.complete(self.executor.execute(plan), self._clock())
+        if (close := getattr(self.executor, "close", None)) is not None:
+            close()
 
     def idle_wait(self) -> float:
         """Seconds to wait when nothing could run: until the scheduler would decide otherwise, and not for long."""

@@ -85,6 +85,8 @@ class LLM:
 
     def close(self) -> None:
         """Let go of the model. Calling again does nothing; generating after it is an error."""
+        if self._loop is not None:
+            self._loop.close()
         self._loop = None
 
     def __enter__(self) -> LLM:

@@ -86,6 +86,7 @@ def _serve(config: EngineConfig, link: Link) -> None:
     loop = EngineLoop(built.scheduler, built.executor)
     link.send(messages.Ready(built.info))
     loop.run(link.receive, link.send)
+    loop.close()
 
 
 def _failure(config: EngineConfig, error: Exception) -> messages.Failed:

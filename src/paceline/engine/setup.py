@@ -42,8 +42,14 @@ def build(
 
     ends = eos_token_ids(path)
     executor = ModelExecutor(config.executor(), source=source, eos_token_ids=ends)
-    scheduler = Scheduler(config.scheduler(executor.num_blocks, executor.max_model_len, ends), config.schedule_by())
-    description = [*executor.description, scheduling(scheduler)]
+    tiers = executor.tiers
+    below: dict[str, Any] = {}
+    if tiers is not None:
+        below = {"num_host_blocks": executor.num_host_blocks, "num_disk_blocks": tiers.num_disk_blocks}
+        below["kv_identity"] = tiers.identity.hex()
+    settings = config.scheduler(executor.num_blocks, executor.max_model_len, ends, **below)
+    scheduler = Scheduler(settings, config.schedule_by(), () if tiers is None else tiers.found)
+    description = [*executor.description, scheduling(scheduler), *headroom(scheduler)]
     for line in description:
         progress(line)
     info = {
@@ -52,6 +58,8 @@ def build(
         "max_model_len": executor.max_model_len,
         "num_blocks": executor.num_blocks,
         "block_size": executor.block_size,
+        "num_host_blocks": executor.num_host_blocks,
+        "num_disk_blocks": 0 if tiers is None else tiers.num_disk_blocks,
         "dtype": str(executor.dtype).removeprefix("torch."),
         "device": str(executor.device),
         "discipline": scheduler.discipline.name,
@@ -70,3 +78,16 @@ def scheduling(scheduler: Scheduler) -> str:
         f"scheduling {row.name}, order {row.order}: {config.max_num_seqs:,} sequences and "
         f"{config.max_num_batched_tokens:,} tokens a step at most, prefix cache {cache}"
     )
+
+
+def headroom(scheduler: Scheduler) -> list[str]:
+    """What the KV headroom means here; nothing where there is none."""
+    config = scheduler.config
+    if not config.watermark:
+        return []
+    blocks = int(config.watermark * config.num_blocks)
+    return [
+        f"KV headroom {config.watermark:.0%}: nobody starts beside others unless {blocks:,} of {config.num_blocks:,} "
+        "blocks stay free, so that running sequences grow without preempting each other (10 to 20 % is usual; more: "
+        "smaller batches, fewer preemptions)"
+    ]

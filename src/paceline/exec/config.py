@@ -39,6 +39,10 @@ class ExecutorConfig:
     kv_cache_memory: int | None = None
     gpu_memory_utilization: float | None = None
     num_blocks: int | None = None
+    swap_space: int | None = None  # bytes of host memory for blocks that leave the device; None: none
+    num_host_blocks: int | None = None  # goes before `swap_space`
+    disk_kv: str | None = None  # directory for blocks that leave the host, and for those of earlier runs
+    disk_kv_size: int | None = None  # bytes there
     threads: int | None = None  # None: the physical cores this process may use
     attention: str = "auto"
     kernels: str = "auto"  # native kernels for the CPU: the best this machine can run, one by name, or off
@@ -54,8 +58,12 @@ class ExecutorConfig:
         self._one_of("backend", BACKENDS)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             self._whole(name, required=True)
-        for name in ("max_model_len", "kv_cache_memory", "num_blocks", "threads"):
+        for name in ("max_model_len", "kv_cache_memory", "num_blocks", "num_host_blocks", "disk_kv_size", "threads"):
             self._whole(name, required=False)
+        if self.swap_space is not None and (not isinstance(self.swap_space, int) or self.swap_space < 0):
+            raise ConfigError("--swap-space", self.swap_space, "a size such as 4GiB; 0: no host tier")
+        if self.disk_kv_size is not None and self.disk_kv is None:
+            raise ConfigError("--disk-kv-size", self.disk_kv_size, "left out without --disk-kv DIRECTORY")
         share = self.gpu_memory_utilization
         if share is not None and not (_is_number(share) and 0.0 < share <= 1.0):
             raise ConfigError("--gpu-memory-utilization", share, "a share above 0 and at most 1")

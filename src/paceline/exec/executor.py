@@ -20,6 +20,7 @@ from paceline.exec.loader import choose_device, load_model
 from paceline.exec.native import choose_kernels
 from paceline.exec.sampler import Sampler
 from paceline.exec.source import ModelSource, resolve
+from paceline.exec.tier_store import open_tiers
 
 __all__ = ["ExecutorConfig", "ModelExecutor"]
 
@@ -31,7 +32,8 @@ class ModelExecutor:
     """Loads a model, owns its K/V and its sampler, and executes step plans.
 
     Attributes:
-        vocab_size, max_model_len, num_blocks, block_size: what the scheduler needs to know.
+        vocab_size, max_model_len, num_blocks, block_size, num_host_blocks: what the scheduler needs to know.
+        tiers: host and disk, where there are any; the scheduler needs its `identity` and what disk has `found`.
         source: where the model came from; its files hold the tokenizer too.
         description: lines for the log at start: model, number format and device, attention, K/V size.
 
@@ -63,12 +65,16 @@ class ModelExecutor:
         self.num_blocks, self.block_size = self.kv.num_blocks, self.kv.block_size
         self.max_model_len = self.kv.max_model_len
         self.attention.allocate(layers, self.num_blocks, self.block_size)
+        self.tiers = open_tiers(config, self.source, self.attention, type(self.model).__name__)
+        self.num_host_blocks = 0 if self.tiers is None else self.tiers.host.num_blocks
         ends = end_tokens(self.source) if eos_token_ids is None else tuple(eos_token_ids)
         self.sampler = Sampler(config.max_num_seqs, self.vocab_size, self.device, ends)
         self._prompt_asks: dict[int, tuple[int, int]] = {}  # row -> (alternatives, prompt length)
         self.description = _describe(self.source, self.model, attention_name, self.kv, threads)
         if device.type == "cpu":
             self.description.insert(2, f"kernels {kernels_line}")
+        if self.tiers is not None:
+            self.description += self.tiers.describe()
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -78,10 +84,14 @@ class ModelExecutor:
         """
         begin = time.perf_counter()
         self._enter(plan)
+        moved = self.tiers.save(plan) if self.tiers is not None else None
         if len(plan.copies):
             self.attention.copy_blocks(self._tensor(plan.copies.astype(np.int64)))
+        lost: list[bytes] = []
+        if self.tiers is not None and moved is not None:
+            moved, lost = self.tiers.load(plan, moved), self.tiers.take_lost()
         if not len(plan.rows):
-            return StepResult(np.zeros(0, np.int32), time.perf_counter() - begin)
+            return StepResult(np.zeros(0, np.int32), time.perf_counter() - begin, moved=moved, lost=lost)
         places = token_places(plan.starts, plan.counts)
         tokens = plan.tokens[plan.rows[places.row], places.position].astype(np.int64)
         table = plan.block_table[plan.rows]
@@ -89,7 +99,12 @@ class ModelExecutor:
         hidden = self.model.forward(self._tensor(tokens), self.attention, metadata)
         sampled, logprobs = self._sample(plan, hidden)
         prompt_logprobs = self._prompt_logprobs(plan, hidden, places) if self._prompt_asks else None
-        return StepResult(sampled, time.perf_counter() - begin, logprobs, prompt_logprobs)
+        return StepResult(sampled, time.perf_counter() - begin, logprobs, prompt_logprobs, moved, lost)
+
+    def close(self) -> None:
+        """Finish what is being written to disk."""
+        if self.tiers is not None:
+            self.tiers.close()
 
     def _enter(self, plan: StepPlan) -> None:
         if not plan.entered:

@@ -103,10 +103,12 @@ class Tiers(HostPool):
 
     def flush(self) -> None:
         """Write what is cached on the host to disk as well, the most recently used as far as there is room."""
-        absent = [key for key in self.cached if key not in self.disk and key not in self._written]
-        room = self.num_disk_blocks - len(self._written)
-        for key in absent[max(len(absent) - room, 0) :]:
-            if self._room_on_disk():
+        wanted = list(self.cached)[max(len(self.cached) - self.num_disk_blocks, 0) :]
+        for key in wanted:
+            if key in self.disk:
+                self.disk.move_to_end(key)
+        for key in wanted:
+            if key not in self.disk and self._room_on_disk():
                 self._write(key, self.cached[key])
 
     # -- up ---------------------------------------------------------------------------------------------------------

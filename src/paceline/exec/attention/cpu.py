@@ -48,9 +48,12 @@ class CpuAttention:
     def _blocks(self, num_blocks: int, elements: int) -> torch.Tensor:
         return zeros(num_blocks * elements, self.dtype).view(num_blocks, elements)
 
+    def tensors(self) -> list[torch.Tensor]:
+        return [*self.keys, *self.values]
+
     def copy_blocks(self, copies: torch.Tensor) -> None:
         source, destination = copies[:, 0], copies[:, 1]
-        for cache in (*self.keys, *self.values):
+        for cache in self.tensors():
             cache.index_copy_(0, destination, cache.index_select(0, source))
 
     def __call__(

@@ -47,6 +47,10 @@ class Attention(Protocol):
         """Create the K/V tensors for `num_blocks` blocks of every layer."""
         ...
 
+    def tensors(self) -> list[torch.Tensor]:
+        """The K/V, each [num_blocks, ...] and contiguous: views of what was allocated, always in the same order."""
+        ...
+
     def copy_blocks(self, copies: torch.Tensor) -> None:
         """[C, 2] int64 (source, destination): copy whole blocks in all layers, reading all before writing any."""
         ...

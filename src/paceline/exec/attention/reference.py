@@ -64,10 +64,12 @@ class ReferenceAttention:
         size = int(np.prod(shape)) * self.dtype.itemsize
         return torch.from_numpy(np.zeros(size, np.uint8)).view(self.dtype).view(shape)
 
+    def tensors(self) -> list[torch.Tensor]:
+        return [cache.view(-1, self.block_size, *cache.shape[1:]) for cache in (*self.keys, *self.values)]
+
     def copy_blocks(self, copies: torch.Tensor) -> None:
         source, destination = copies[:, 0], copies[:, 1]
-        for cache in (*self.keys, *self.values):
-            blocks = cache.view(-1, self.block_size, *cache.shape[1:])
+        for blocks in self.tensors():
             blocks.index_copy_(0, destination, blocks.index_select(0, source))
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, metadata: AttentionMetadata) -> None:
