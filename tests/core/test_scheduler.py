@@ -194,7 +194,6 @@ def test_prompt_logprobs_take_nothing_from_the_cache() -> None:
     w.drain()
 
 
-@pytest.mark.xfail(reason="the radix cache holds twins of a computed block", strict=False)
 def test_prompt_logprobs_beside_cached_twins_of_their_blocks_finish() -> None:
     """What is computed again must not pin the cached copy as well, or a pool that holds it once is too small."""
     w = world(num_blocks=6, max_num_batched_tokens=8, max_model_len=24)
@@ -204,7 +203,6 @@ def test_prompt_logprobs_beside_cached_twins_of_their_blocks_finish() -> None:
     w.drain()
 
 
-@pytest.mark.xfail(reason="the radix cache holds twins of a computed block", strict=False)
 def test_a_victim_whose_block_another_computed_as_well_leaves_it_to_that_one() -> None:
     """Two rows complete equal blocks in the step in which the first is preempted for a third."""
     w = world(num_blocks=23, max_num_seqs=3, max_num_batched_tokens=8, long_prefill_token_threshold=2)

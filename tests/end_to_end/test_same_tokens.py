@@ -118,14 +118,14 @@ def test_as_forks(rig: Rig, prompts: list[list[int]], expected: list[list[int]])
 
 def test_a_seed_gives_the_same_text_alone_in_a_batch_and_after_a_preemption(rig: Rig, prompts: list[list[int]]) -> None:
     def sampled(index: int) -> SamplingParams:
-        return SamplingParams(temperature=0.9, top_p=0.95, seed=1000 + index, max_tokens=NEW_TOKENS, ignore_eos=True)
+        return SamplingParams(temperature=0.9, top_p=0.95, seed=1000 + index, max_tokens=20, ignore_eos=True)
 
     alone = []
     for index, prompt in enumerate(prompts[:16]):
         rig.start()
         rig.add("alone", prompt, sampled(index))
         alone.append(rig.run()["alone"])
-    for settings in ({}, {"num_blocks": 24, "max_model_len": 256, "max_num_batched_tokens": 96}):
+    for settings in ({}, {"num_blocks": 12, "max_model_len": 128, "max_num_batched_tokens": 96}):
         rig.start("vllm", **settings)
         for index, prompt in enumerate(prompts[:16]):
             rig.add(f"p{index}", prompt, sampled(index))
