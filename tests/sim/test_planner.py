@@ -10,7 +10,7 @@ import pytest
 from paceline.sim.capacity import Target, Traffic, trial
 from paceline.sim.hardware import hardware
 from paceline.sim.plan_text import curve_rows, sections, values
-from paceline.sim.planner import Plan, PlanError, Question, cluster_requests, plan, tune
+from paceline.sim.planner import Plan, PlanError, Question, judged_by, plan, tune
 from paceline.workload.requests import Workload
 from tests.sim.samples import DEPLOYMENT, trace
 
@@ -37,7 +37,8 @@ def meets(answer: Plan, replicas: int, seed: int, factor: float = 1.0) -> bool:
     asked = answer.question
     spec = replace(answer.best.spec, times=answer.best.spec.times.scaled(factor))
     traffic = replace(asked.traffic, seed=seed)
-    return trial(traffic, spec, asked.targets, asked.rate, cluster_requests(asked), replicas, asked.router).meets
+    part, rate, count = judged_by(asked, replicas)
+    return trial(traffic, spec, asked.targets, rate, count, part, asked.router).meets
 
 
 @pytest.mark.slow

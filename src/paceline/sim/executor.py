@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.core.plan import StepPlan, StepResult
+from paceline.core.plan import Moved, StepPlan, StepResult
 from paceline.core.request import IntArray
 from paceline.sim.latency import StepTimes, shape_of
 
@@ -25,9 +25,12 @@ class SimulatedExecutor:
         for entered in plan.entered:
             self.row_tokens[entered.row] = self.token(entered.seed)
         seconds = self.times.seconds(shape_of(plan)) if plan.rows.size else 0.0
+        moved = None
         if len(plan.swap_in) or len(plan.swap_out):
-            seconds += self._swap * (len(plan.swap_in) + len(plan.swap_out))
-        return StepResult(self.row_tokens[plan.rows[plan.samples]], seconds)
+            out, into = len(plan.swap_out), len(plan.swap_in)
+            moved = Moved(out, self._swap * out, into, self._swap * into)
+            seconds += moved.out_seconds + moved.in_seconds
+        return StepResult(self.row_tokens[plan.rows[plan.samples]], seconds, moved=moved)
 
     @staticmethod
     def token(seed: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline import __version__
 from paceline.sim.capacity import Target, Trial
-from paceline.sim.planner import Plan, why_not
+from paceline.sim.planner import PART, Plan, why_not
 from paceline.workload.export import clean, distribution_values
 from paceline.workload.percentiles import Percentile
 
@@ -72,6 +72,9 @@ def _cluster(plan: Plan) -> Rows:
         for target in plan.question.targets
     ]  # fmt: skip
     good = chosen.stretch.goodput
+    if plan.replicas > PART:
+        lasts = f"the size is judged by {PART} replicas with their share of the traffic, in a longer run"
+        rows.append(("note", lasts))
     rows += [
         ("good requests", f"{good.share:.2%} of {chosen.stretch.total:,} in the steady part" if good else ""),
         ("state", chosen.summary.stability.label),

@@ -28,6 +28,9 @@ from paceline.workload.metrics import Little, little
 
 Progress = Callable[[str], None]
 
+PART = 12  # replicas that stand for a larger cluster
+LASTS = 120.0  # seconds that a cluster is simulated for, if that is not too many requests
+
 
 class PlanError(PacelineError):
     """There is no plan. The message says which target cannot be met, and what the best hardware reaches."""
@@ -228,7 +231,8 @@ def plan(question: Question, progress: Progress = lambda text: None) -> Plan:
         for sign in (1, -1)
     )
     search = _Search(question, best.spec, progress)
-    replicas, chosen, one_less = search.smallest(max(1, math.ceil(question.rate / best.capacity.rate)))
+    replicas, one_less = search.smallest(max(1, math.ceil(question.rate / best.capacity.rate)))
+    chosen = search.whole(replicas)
     found = best.capacity.rate
     high, low = replicas, replicas
     if question.step_error:
@@ -302,9 +306,15 @@ def _rescaled(question: Question, best: Candidate, factor: float, progress: Prog
     return capacity(question.traffic, spec, question.targets, count, best.capacity.rate / factor**1.2, 0.03)
 
 
-def cluster_requests(question: Question) -> int:
-    """Enough for a steady state of the whole cluster."""
-    return int(min(max(question.trial_requests, 30 * question.rate), 45_000))
+def judged_by(question: Question, replicas: int) -> tuple[int, float, int]:
+    """(replicas, requests/s, requests) of the run that says whether so many replicas are enough.
+
+    A run has to last much longer than a request, so a large cluster is judged by a part of it with its share of the
+    traffic: beyond a dozen replicas a router gains little from more of them.
+    """
+    part = min(replicas, PART)
+    rate = question.rate * part / replicas
+    return part, rate, int(max(question.trial_requests, min(LASTS * rate, 20_000)))
 
 
 class _Search:
@@ -312,71 +322,62 @@ class _Search:
 
     def __init__(self, question: Question, spec: ReplicaSpec, progress: Progress) -> None:
         self.question, self.spec, self.progress = question, spec, progress
-        self.count = cluster_requests(question)
-        self.rough = max(min(self.count, 6000), self.count // 3)  # requests of a first look
-        # A long run is sure enough by itself; short ones have to agree.
-        self.seeds = 1 if self.count > 15_000 else 3
         self._tried: dict[int, Trial] = {}
 
     def meets(self, replicas: int) -> bool:
         """With every seed. What is kept is the first trial that misses, or the first."""
         if replicas not in self._tried:
             trials = []
-            for more in range(self.seeds):
-                trials.append(self._trial(replicas, self.count, more))
+            # A long run is sure enough by itself; short ones have to agree.
+            for more in range(1 if judged_by(self.question, replicas)[2] > 12_000 else 3):
+                trials.append(self._trial(replicas, more))
                 if not trials[-1].meets:
                     break
             self._tried[replicas] = trials[0] if trials[-1].meets else trials[-1]
             self.progress(f"{replicas} replicas behind {self.question.router}: {_met(self._tried[replicas])}")
         return self._tried[replicas].meets
 
-    def _trial(self, replicas: int, count: int, more: int = 0, factor: float = 1.0) -> Trial:
+    def _trial(self, replicas: int, more: int = 0, factor: float = 1.0) -> Trial:
         question = self.question
         traffic = replace(question.traffic, seed=question.traffic.seed + more)
         spec = self.spec if factor == 1 else replace(self.spec, times=self.spec.times.scaled(factor))
-        return trial(traffic, spec, question.targets, question.rate, count, replicas, question.router)
+        part, rate, count = judged_by(question, replicas)
+        return trial(traffic, spec, question.targets, rate, count, part, question.router)
 
-    def smallest(self, guess: int) -> tuple[int, Trial, Trial | None]:
-        """The smallest cluster that meets the targets, and one replica fewer."""
-        replicas = self._roughly(guess) if self.rough < self.count else guess
-        while not self.meets(replicas):
-            replicas += max(1, replicas // 40)
-            self._check(replicas, guess)
-        while replicas > 1 and self.meets(replicas - 1):
-            replicas -= 1
-        return replicas, self._tried[replicas], self._tried.get(replicas - 1)
+    def whole(self, replicas: int) -> Trial:
+        """All of the cluster, for the time that a plan may take."""
+        if replicas <= PART:
+            return self._tried[replicas]
+        question = self.question
+        self.progress(f"{replicas} replicas, all of them")
+        count = int(min(30 * question.rate, 30_000))
+        return trial(question.traffic, self.spec, question.targets, question.rate, count, replicas, question.router)
 
-    def _roughly(self, guess: int) -> int:
-        """By bisection over short runs. A router evens bursts out: fewer are enough than a division says."""
-        low, high, step = 0, guess, max(1, guess // 16)
-        while not self._looks_enough(high):
+    def smallest(self, guess: int) -> tuple[int, Trial | None]:
+        """The smallest cluster that meets the targets, and the trial of one replica fewer."""
+        low, high, step = 0, guess, max(1, guess // 12)
+        while not self.meets(high):
             low, high, step = high, high + step, 2 * step
-            self._check(high, guess)
-        if not low:
-            low = high - step
-            while low > 0 and self._looks_enough(low):
-                low, high, step = max(low - step, 0), low, 2 * step
+            if high > 16 * guess + 64:
+                raise PlanError(
+                    f"even {low} replicas of this kind miss the targets at {self.question.rate:g} requests/s behind "
+                    f"{self.question.router}; try another --router or looser targets"
+                )
+        while not low and high > 1:
+            lower = max(high - step, 1)
+            if not self.meets(lower):
+                low = lower
+            else:
+                high, step = lower, 2 * step
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._looks_enough(middle) else (middle, high)
-        return high
-
-    def _looks_enough(self, replicas: int) -> bool:
-        one = self._trial(replicas, self.rough)
-        self.progress(f"{replicas} replicas, a first look: {_met(one)}")
-        return one.meets
-
-    def _check(self, replicas: int, guess: int) -> None:
-        if replicas > 16 * guess + 64:
-            raise PlanError(
-                f"even {replicas} replicas of this kind miss the targets at {self.question.rate:g} requests/s behind "
-                f"{self.question.router}; try another --router or looser targets"
-            )
+            low, high = (low, middle) if self.meets(middle) else (middle, high)
+        return high, self._tried.get(high - 1)
 
     def enough(self, guess: int, factor: float) -> int:
         """Replicas that meet the targets when steps take `factor` times as long, from a guess upwards."""
         for replicas in range(guess, guess + 8 + guess // 4):
-            one = self._trial(replicas, self.rough, factor=factor)
+            one = self._trial(replicas, factor=factor)
             self.progress(f"{replicas} replicas with steps {factor - 1:+.0%}: {_met(one)}")
             if one.meets:
                 return replicas
