@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.params import SamplingParams
 from paceline.core.request import Request
@@ -43,7 +42,7 @@ class Rig:
             "max_num_batched_tokens": 1024,
         }
         row = discipline_named(discipline, order).with_knobs(knobs or {})
-        self.scheduler = Scheduler(SchedulerConfig(**{**defaults, **settings}), row, on_disk)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(row.configure(**{**defaults, **settings}), row, on_disk)
         self.tokens = {}
         self.steps = 0
 
