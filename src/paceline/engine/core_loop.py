@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -80,9 +79,11 @@ class EngineLoop:
     def close(self) -> None:
         """The end: save what is cached for the next start, where there is a disk tier, and let the executor go."""
         begin = self._clock()
-        with suppress(Exception):  # whatever was saved by then is good
+        try:
             while self._clock() - begin < SAVE_SECONDS and (plan := self.scheduler.flush(self._clock())) is not None:
                 self.scheduler.complete(self.executor.execute(plan), self._clock())
+        except Exception:  # what was saved by then is good
+            logger.exception("not all cached K/V could be written to disk")
         if (close := getattr(self.executor, "close", None)) is not None:
             close()
 

@@ -26,7 +26,15 @@ _ENGINE_COUNTERS = (
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", "prefix_query_tokens"),
     ("prefix_cache_hits", "Prompt tokens taken from the prefix cache", "prefix_hit_tokens"),
     ("num_preemptions", "Sequences taken off the batch before they were done", "preemptions"),
+    ("displaced", "Of these, for a request of better priority", "displaced"),
     ("recomputed_tokens", "Tokens computed again after a preemption", "recomputed_tokens"),
+    ("kv_swapped_out_blocks", "KV blocks of preempted sequences copied to the host", "swapped_out_blocks"),
+    ("kv_swapped_in_blocks", "KV blocks of preempted sequences copied back", "swapped_in_blocks"),
+    ("kv_demoted_blocks", "Evicted KV blocks copied to the host", "demoted_blocks"),
+    ("kv_promoted_blocks", "KV blocks of a prefix copied back from the host", "promoted_blocks"),
+    ("kv_disk_written_blocks", "KV blocks written to disk", "disk_written_blocks"),
+    ("kv_disk_read_blocks", "KV blocks read from disk", "disk_read_blocks"),
+    ("kv_disk_lost_blocks", "KV blocks that disk did not give back as they were, or did not take", "disk_lost_blocks"),
     ("scheduled_tokens", "Tokens processed by all steps", "scheduled_tokens"),
     ("steps", "Forward passes", "steps"),
     ("engine_busy_seconds", "Time the engine spent on steps", "busy_seconds"),
@@ -100,6 +108,14 @@ class _EngineStats(Collector):
         for state in ("free", "cached", "held"):
             blocks.add_metric((self.model_name, state), stats[f"blocks_{state}"])
         yield blocks
+        below = GaugeMetricFamily(
+            PREFIX + "kv_tier_blocks",
+            "KV blocks below the device, by tier and state",
+            labels=("model_name", "tier", "state"),
+        )
+        for tier, state in (("host", "swapped"), ("host", "cached"), ("disk", "cached")):
+            below.add_metric((self.model_name, tier, state), stats.get(f"{tier}_{state}", 0))
+        yield below
         pitfalls = CounterMetricFamily(
             PREFIX + "pitfalls", "Minutes in which a known pitfall was found, by name", labels=("model_name", "pitfall")
         )
