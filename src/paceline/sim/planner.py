@@ -244,7 +244,7 @@ def plan(question: Question, progress: Progress = lambda text: None) -> Plan:
         best,
         profile,
         replicas,
-        _spares(replicas, question),
+        spares(replicas, question),
         chosen,
         one_less,
         low,
@@ -393,18 +393,18 @@ def why_not(one: Trial) -> str:
     return f"{one.lost} requests are lost" if one.lost else "more arrive than are finished"
 
 
-def _spares(replicas: int, question: Question) -> int:
+def spares(replicas: int, question: Question) -> int:
     """Replicas more, so that enough are up often enough; each is up independently of the others."""
     if not question.availability:
         return 0
     up = question.replica_availability
-    for spares in range(10 * replicas + 10):
-        total = replicas + spares
+    for more in range(10 * replicas + 10):
+        total = replicas + more
         enough = sum(
             math.comb(total, alive) * up**alive * (1 - up) ** (total - alive) for alive in range(replicas, total + 1)
         )
         if enough >= question.availability:
-            return spares
+            return more
     raise PlanError(f"availability {question.availability:g} is out of reach with replicas that are up {up:.1%}")
 
 
