@@ -38,18 +38,25 @@ def replay(
     requests: Annotated[
         bool, typer.Option("--requests", help="Show in the summary where each request's time went.")
     ] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="Print one line of a table instead; of several disciplines (A,B).")
+    ] = False,
 ) -> int:
     """Play a script through a discipline with a fake model: one JSON object per step. Status 1: it stalled."""
     import json
     from pathlib import Path
 
     from paceline.core.replay import replay as play
+    from paceline.core.replay import table as tabulate
     from paceline.core.replay_script import read_script
 
     try:
         text = sys.stdin.read() if script == "-" else Path(script).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("SCRIPT", script, f"a text file that can be read ({error})") from None
+    if table:
+        print("\n".join(tabulate(read_script(text), (discipline or "").split(","))))
+        return 0
     line = {}
     for line in play(read_script(text), discipline, blocks, timing, requests):
         print(json.dumps(line))

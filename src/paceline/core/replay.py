@@ -19,6 +19,7 @@ from paceline.core.account import report
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script
+from paceline.core.replay_table import header, table_row
 from paceline.core.request import FinishReason, Sequence, StepEvents
 from paceline.core.scheduler import Scheduler
 from paceline.errors import PacelineError, RequestError
@@ -196,17 +197,32 @@ class Replay:
         return summary
 
 
+def table(script: dict[str, Any], disciplines: list[str]) -> list[str]:
+    """The lines of a table in which each discipline's schedule is a row; "": the script's own discipline."""
+    rows = []
+    for name in disciplines:
+        played = Replay(parse_script(script, name or None))
+        prompts = {request.id: int(request.prompt.size) for request in played.script.requests}
+        rows.append((played.scheduler.discipline.name, table_row(played.lines(), prompts)))
+    longest = max(len(row.steps) for _, row in rows)
+    return [*header(longest, rows[0][1].done), *(row.markdown(name, longest) for name, row in rows)]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the lines of a script's replay. Exit status 1 when it stalled, 2 for a script that makes no sense."""
     parser = argparse.ArgumentParser("paceline replay", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("script", help="JSON or JSON lines; - reads standard input")
     parser.add_argument("--discipline", help="a row of the table; default: the script's, else paceline")
+    parser.add_argument("--table", action="store_true", help="print one line of a table instead, of several rows (A,B)")
     parser.add_argument("--blocks", action="store_true", help="show every running sequence's block ids")
     parser.add_argument("--timing", action="store_true", help="show microseconds of schedule and complete")
     parser.add_argument("--requests", action="store_true", help="show in the summary where each request's time went")
     options = parser.parse_args(arguments)
     try:
         text = sys.stdin.read() if options.script == "-" else Path(options.script).read_text(encoding="utf-8")
+        if options.table:
+            print("\n".join(table(read_script(text), (options.discipline or "").split(","))))
+            return 0
         stalled = False
         for line in replay(read_script(text), options.discipline, options.blocks, options.timing, options.requests):
             print(json.dumps(line))

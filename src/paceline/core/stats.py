@@ -16,7 +16,7 @@ class Counters:
     prefix_query_tokens: int = 0  # prompt tokens looked up at the first admission
     prefix_hit_tokens: int = 0  # of these, taken from the cache
     preemptions: int = 0
-    recomputed_tokens: int = 0  # tokens whose K/V were lost to a preemption and computed again
+    recomputed_tokens: int = 0  # tokens prefilled again after preemptions, as their K/V were lost
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     demoted_blocks: int = 0  # evicted contents copied to the host

@@ -433,7 +433,7 @@ class StepBuilder:
             self.totals.prefix_query_tokens += int(sequence.tokens.size)
             self.totals.prefix_hit_tokens += cached
         else:
-            again = max(sequence.lost_tokens - cached, 0)
+            again = prefilled_again(sequence, cached)
             sequence.recomputed_tokens += again
             self.totals.recomputed_tokens += again
             self.totals.resumed_hit_tokens += 0 if kept else cached
@@ -489,3 +489,14 @@ class StepBuilder:
         batch.leave(sequence)
         sequence.lease = None
         sequence.key = None
+
+
+def prefilled_again(sequence: Sequence, cached: int) -> int:
+    """Tokens a sequence prefills on its return after a preemption because its K/V were lost.
+
+    Those that had K/V and are not found again; with them the newest token, where it would only have been decoded.
+    """
+    lost, size = sequence.lost_tokens - cached, int(sequence.tokens.size)
+    if lost <= 0:
+        return 0
+    return lost + (sequence.lost_tokens == size - 1 >= sequence.prompt_length)
