@@ -312,6 +312,28 @@ def test_a_clean_stop_lets_running_requests_finish_and_takes_no_new_ones() -> No
 
 
 @pytest.mark.slow
+def test_an_engine_that_hangs_is_replaced_and_its_requests_go_on() -> None:
+    running = Running(replace(CONFIG, watchdog_timeout=1.5))
+    engine = running.engine
+
+    async def hang() -> list[int]:
+        stream = engine.generate(PROMPT, replace(GREEDY, max_tokens=200, ignore_eos=True))
+        tokens = [*(await anext(stream)).sequences[0].token_ids]
+        stopped = engine.engine_pid
+        os.kill(stopped, signal.SIGSTOP)
+        async for output in stream:
+            tokens += [token for delta in output.sequences for token in delta.token_ids]
+        assert engine.engine_pid != stopped
+        return tokens
+
+    after = running(hang())
+    undisturbed = running(collect(engine, PROMPT, replace(GREEDY, max_tokens=200, ignore_eos=True)))
+    assert engine.restarts == 1
+    assert after == undisturbed.completions[0].token_ids
+    running.close()
+
+
+@pytest.mark.slow
 def test_an_engine_that_keeps_dying_is_given_up_with_an_error_to_all() -> None:
     running = Running(replace(CONFIG, max_restarts=0))
     engine = running.engine

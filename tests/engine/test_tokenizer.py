@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engine.gguf_metadata import read_gguf_metadata
 from paceline.engine.tokenizer import Tokenizer, eos_token_ids, load_tokenizer
 from paceline.errors import ModelError, RequestError
+from paceline.exec.gguf_file import read_gguf
 
 TEXTS = [
     "",
@@ -138,6 +138,6 @@ def test_a_cut_off_file_is_a_model_error_that_names_it(model_file: Path, tmp_pat
 def test_a_file_of_another_kind_is_a_model_error(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("not a model at all, but long enough")
     with pytest.raises(ModelError, match="not a GGUF file"):
-        read_gguf_metadata(tmp_path / "text.gguf")
+        read_gguf(tmp_path / "text.gguf")
     with pytest.raises(ModelError, match="--tokenizer"):
         load_tokenizer(tmp_path)

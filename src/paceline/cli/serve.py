@@ -115,6 +115,9 @@ def serve(
         str | None, _flag("TOML file of tenants, their keys and quotas; read again on SIGHUP.", metavar="FILE")
     ] = None,
     request_log_size: Annotated[int, _flag("Ended requests that GET /v1/requests still knows.")] = 1000,
+    watchdog_timeout: Annotated[
+        float, _flag("Seconds without an answer after which the engine process is replaced; 0: never.")
+    ] = 300.0,
     config: Annotated[
         str | None,
         _flag("YAML or TOML file of these settings, and a table 'knobs'; flags go before it.", metavar="FILE"),

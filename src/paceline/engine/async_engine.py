@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from paceline.core.params import SamplingParams
 from paceline.engine import messages
-from paceline.engine.client import EngineProcess
 from paceline.engine.config import EngineConfig
 from paceline.engine.door import Door
 from paceline.engine.outputs import RequestOutput
 from paceline.engine.pitfalls import Pitfalls
 from paceline.engine.probation import CRASHES, Probation
+from paceline.engine.questions import Questions
 from paceline.engine.request_log import RequestLog
 from paceline.engine.streams import RequestStream
+from paceline.engine.supervisor import Supervisor
 from paceline.engine.tenants import read_tenants
 from paceline.engine.tokenizer import Tokenizer, load_tokenizer
 from paceline.errors import ConfigError, EngineDeadError, ModelError, PacelineError, RequestError
@@ -30,9 +29,7 @@ Progress = Callable[[str], None]
 LiveReports = dict[int, dict[int, dict[str, Any]]]  # number of the request -> index of the sequence -> its report
 
 LONG_TEXT = 4000  # characters from which on a text is encoded off the event loop's thread
-LOOK_EVERY = 10.0  # seconds between looks for pitfalls
-END_WAIT = 5.0  # seconds an engine process gets to end after it was told to
-SAVE_WAIT = 40.0  # more seconds where it writes cached KV to disk first
+LOOK_EVERY = 10.0  # seconds between looks at how the engine is
 
 
 class AsyncEngine:
@@ -49,7 +46,6 @@ class AsyncEngine:
         max_model_len, vocab_size: of the loaded model.
         tenants: what the file of tenants says.
         info: what the engine process said of itself when it was ready: num_blocks, dtype, device, description, ...
-        restarts: how often a new process had to be started.
     """
 
     tokenizer: Tokenizer
@@ -62,31 +58,22 @@ class AsyncEngine:
         self.model_name = config.model_name
         self.tenants = read_tenants(config.quotas)
         self.info: dict[str, Any] = {}
-        self.restarts = 0
         self._progress: Progress | None = None
         self._door: Door
-        self._process: EngineProcess | None = None
-        self._up = False  # the current process is ready
+        self._supervisor: Supervisor
         self._closing = False  # no new requests
-        self._stopping = False  # no unfinished requests either, and no new process
-        self._failure: PacelineError | None = None  # why the engine is dead, or could not start
         self._streams: dict[int, RequestStream] = {}  # unfinished requests by number
         self._ids: dict[str, int] = {}
         self._news: dict[int, asyncio.Event] = {}  # by number; set when the stream has something to give out
         self._idle = asyncio.Event()  # set while there are no unfinished requests
         self._idle.set()
-        self._tickets: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._last_ticket = 0
+        self._questions = Questions()
         self._last_stats: dict[str, Any] = {}
-        self._crashes: deque[float] = deque()
         self._probation = Probation()
         self.log = RequestLog(config.request_log_size)
         self.pitfalls = Pitfalls()
-        self._explaining: dict[int, asyncio.Future[LiveReports]] = {}
         self._watch: asyncio.Task[None] | None = None
-        self._started = asyncio.Event()  # set when the first start is over, well or not
         self._tokenizer_task: asyncio.Task[Tokenizer] | None = None
-        self._supervisor: asyncio.Task[None] | None = None
         self._shutdown_task: asyncio.Task[None] | None = None
 
     # -- start ------------------------------------------------------------------------------------------------------
@@ -100,78 +87,57 @@ class AsyncEngine:
         """
         engine = cls(config)
         engine._progress = progress
-        engine._supervisor = asyncio.create_task(engine._supervise(), name="paceline engine supervisor")
+        engine._supervisor = supervisor = Supervisor(config, engine)
         try:
-            await engine._started.wait()
-            if engine._failure is None:
+            await supervisor.started.wait()
+            if supervisor.failure is None:
                 assert engine._tokenizer_task is not None
                 engine.tokenizer = await engine._tokenizer_task
         except BaseException:
             await engine._kill()
             raise
-        if engine._failure is not None:
+        if supervisor.failure is not None:
             await engine._kill()
-            raise engine._failure
+            raise supervisor.failure
         engine._progress = None
-        engine._watch = asyncio.create_task(engine._look_for_pitfalls(), name="paceline pitfalls")
+        engine._watch = asyncio.create_task(engine._look(), name="paceline watch")
         engine.vocab_size, engine.max_model_len = engine.info["vocab_size"], engine.info["max_model_len"]
         engine._door = Door(engine.tokenizer, engine.vocab_size, engine.max_model_len, config.seed)
         return engine
 
-    async def _supervise(self) -> None:
-        """Keep a process running until the end of this engine."""
-        try:
-            while not self._stopping and self._failure is None:
-                self._process = await EngineProcess.start(self.config)
-                status = await self._process.run(self._take)
-                was_up, self._up = self._up, False
-                self._answer_tickets()
-                if not self._stopping and self._failure is None:
-                    self._note_crash(status, was_up)
-        except Exception as error:
-            logger.exception("the engine's supervisor failed")
-            self._failure = EngineDeadError(f"the engine cannot be run: {error}")
-        finally:
-            self._up = False
-            if self._watch is not None:
-                self._watch.cancel()
-            self._started.set()
-            self._give_up_all(self._failure or EngineDeadError("the engine was shut down"))
+    # -- for the supervisor -----------------------------------------------------------------------------------------
 
-    def _note_crash(self, status: int, was_up: bool) -> None:
-        how = f"signal {-status}" if status < 0 else f"status {status}"
-        if not self._started.is_set():
-            self._failure = EngineDeadError(
-                f"the engine process ended during its start ({how}); its own messages are on standard error"
-            )
-            return
-        now = time.monotonic()
-        self._crashes.append(now)
-        while self._crashes and now - self._crashes[0] > self.config.restart_window:
-            self._crashes.popleft()
-        if len(self._crashes) > self.config.max_restarts:
-            self._failure = EngineDeadError(
-                f"the engine process ended {len(self._crashes)} times within {self.config.restart_window:g} seconds "
-                f"(last with {how}); giving up"
-            )
-            logger.error("%s", self._failure)
-            return
-        self.restarts += 1
+    def process_gone(self) -> None:
+        """Nothing that was asked of it will be answered."""
+        self._questions.give_up()
+
+    def crashed(self, how: str) -> int:
+        """A new process will go on with what is unfinished; how many requests that are."""
         self.log.restarted()
+        self._give_up_culprit(how)
+        return len(self._streams)
+
+    def over(self, error: PacelineError) -> None:
+        """No process will ever go on with what is unfinished."""
+        if self._watch is not None:
+            self._watch.cancel()
+        for stream in list(self._streams.values()):
+            stream.error = error
+            self._wake(stream)
+
+    def _give_up_culprit(self, how: str) -> None:
+        """The request that was being tried when the engine died, if it was on probation."""
         if (culprit := self._streams.get(self._probation.end() or -1)) is not None:
             culprit.error = RequestError(
                 f"the engine ended ({how}) on this request, again and again", code="engine_error", status=500
             )
             logger.error("request %s is given up: the engine ends on it", culprit.request_id)
             self._wake(culprit)
-        stage = "while serving" if was_up else "while starting again"
-        logger.warning(
-            "the engine process ended %s (%s); starting a new one for %d requests", stage, how, len(self._streams)
-        )
 
     # -- what the process says --------------------------------------------------------------------------------------
 
-    def _take(self, message: messages.FromEngine) -> None:
+    def take(self, message: messages.FromEngine) -> None:
+        """Act on a message of the process."""
         if isinstance(message, messages.StepOutput):
             for account in message.accounts:
                 self.log.note(account)
@@ -182,11 +148,9 @@ class AsyncEngine:
             self._refuse(message)
         elif isinstance(message, messages.Stats):
             self._last_stats = message.stats
-            if (waiting := self._tickets.pop(message.ticket, None)) is not None and not waiting.done():
-                waiting.set_result(message.stats)
+            self._questions.answer(message.ticket, message.stats)
         elif isinstance(message, messages.Explained):
-            if (asked := self._explaining.pop(message.ticket, None)) is not None and not asked.done():
-                asked.set_result(message.requests)
+            self._questions.answer(message.ticket, message.requests)
         elif isinstance(message, messages.Progress):
             if self._progress is not None:
                 self._progress(message.text)
@@ -197,22 +161,21 @@ class AsyncEngine:
                 self._tokenizer_task = asyncio.create_task(load)
         elif isinstance(message, messages.Ready):
             self.info = message.info
-            self._up = True
-            self._started.set()
+            self._supervisor.ready()
             if self.tenants.path is not None:
-                self._send(messages.SetQuotas(self.tenants.quotas))
+                self._supervisor.send(messages.SetQuotas(self.tenants.quotas))
             self.pitfalls.serves(message.info)
             self._hand_over()
         elif isinstance(message, messages.Failed):
-            self._failure = _failure(message)
+            self._supervisor.failure = _failure(message)
 
     def _hand_over(self) -> None:
         """Give the new process what the one before had; one by one where engines die again and again."""
-        if len(self._crashes) >= CRASHES:
+        if len(self._supervisor.crashes) >= CRASHES:
             self._try_next(self._probation.begin(self._streams))
             return
         for stream in self._streams.values():
-            self._send(stream.message())
+            self._supervisor.send(stream.message())
 
     def _passed(self, number: int) -> None:
         """The engine has survived that request, or need not any more."""
@@ -221,7 +184,7 @@ class AsyncEngine:
 
     def _try_next(self, number: int | None) -> None:
         if number is not None and number in self._streams:
-            self._send(self._streams[number].message())
+            self._supervisor.send(self._streams[number].message())
 
     def _take_output(self, output: messages.SequenceOutput) -> None:
         stream = self._streams.get(output.number)
@@ -232,10 +195,10 @@ class AsyncEngine:
         except Exception as error:  # one request's text must not take all others down
             logger.exception("request %s: its output could not be read", stream.request_id)
             stream.error = RequestError(f"its output could not be read: {error}", code="engine_error", status=500)
-            self._send(messages.Abort(output.number))
+            self._supervisor.send(messages.Abort(output.number))
         else:
             if stopped:
-                self._send(messages.Finish(output.number, output.index))
+                self._supervisor.send(messages.Finish(output.number, output.index))
         self._wake(stream)
 
     def _refuse(self, message: messages.Refused) -> None:
@@ -269,25 +232,6 @@ class AsyncEngine:
         entry = self.log.close(stream.number, state, error)
         if entry is not None and entry.sequences:
             self.pitfalls.ended(min(one["queue_seconds"] for one in entry.sequences.values()))
-
-    def _send(self, message: messages.ToEngine) -> None:
-        if self._up and self._process is not None:
-            self._process.send(message)
-
-    def _give_up_all(self, error: PacelineError) -> None:
-        for stream in list(self._streams.values()):
-            stream.error = error
-            self._wake(stream)
-
-    def _answer_tickets(self) -> None:
-        for waiting in self._tickets.values():
-            if not waiting.done():
-                waiting.set_result(self._last_stats)
-        self._tickets.clear()
-        for asked in self._explaining.values():
-            if not asked.done():
-                asked.set_result({})
-        self._explaining.clear()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -342,7 +286,7 @@ class AsyncEngine:
         if self._probation.on:
             self._probation.hold(stream.number)
         else:
-            self._send(stream.message())
+            self._supervisor.send(stream.message())
         try:
             while True:
                 await news.wait()
@@ -357,7 +301,7 @@ class AsyncEngine:
         finally:
             if stream.number in self._streams:  # the reader left
                 self._forget(stream)
-                self._send(messages.Abort(stream.number))
+                self._supervisor.send(messages.Abort(stream.number))
 
     async def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with finish_reason "abort". False if it is not known (or already over)."""
@@ -368,7 +312,7 @@ class AsyncEngine:
         return True
 
     def _abort(self, stream: RequestStream) -> None:
-        self._send(messages.Abort(stream.number))
+        self._supervisor.send(messages.Abort(stream.number))
         stream.abort()
         self._wake(stream)
 
@@ -381,13 +325,13 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._closing:
             raise EngineDeadError("the engine is shutting down")
-        if self._failure is not None:
-            raise self._failure
+        if self._supervisor.failure is not None:
+            raise self._supervisor.failure
 
     def reload_tenants(self) -> None:
         """Read the file of tenants and their quotas again. ConfigError: it is wrong, and what was read before holds."""
         self.tenants = read_tenants(self.config.quotas)
-        self._send(messages.SetQuotas(self.tenants.quotas))
+        self._supervisor.send(messages.SetQuotas(self.tenants.quotas))
 
     # -- looking in, and the end ------------------------------------------------------------------------------------
 
@@ -396,11 +340,10 @@ class AsyncEngine:
 
         While a new engine process is starting: the last ones known.
         """
-        if self._up:
-            self._last_ticket += 1
-            waiting = self._tickets[self._last_ticket] = asyncio.get_running_loop().create_future()
-            self._send(messages.AskStats(self._last_ticket))
-            stats = await waiting
+        if self._supervisor.up:
+            ticket, answer = self._questions.ask(self._last_stats)
+            self._supervisor.send(messages.AskStats(ticket))
+            stats = await answer
         else:
             stats = self._last_stats
         own = {"requests": len(self._streams), "restarts": self.restarts, "healthy": self.is_healthy}
@@ -409,27 +352,36 @@ class AsyncEngine:
     async def explain(self, numbers: list[int] | None = None) -> LiveReports:
         """What the engine says of live requests, by number and index of the sequence: where their time went so far,
         and why they wait. Nothing while a new engine process is starting."""
-        if not self._up:
+        if not self._supervisor.up:
             return {}
-        self._last_ticket += 1
-        asked = self._explaining[self._last_ticket] = asyncio.get_running_loop().create_future()
-        self._send(messages.Explain(self._last_ticket, numbers))
-        return await asked
+        ticket, answer = self._questions.ask({})
+        self._supervisor.send(messages.Explain(ticket, numbers))
+        reports: LiveReports = await answer
+        return reports
 
-    async def _look_for_pitfalls(self) -> None:
+    async def _look(self) -> None:
+        """Ask the engine now and then how it is: for pitfalls, and to replace a process that does not answer."""
+        patience = self.config.watchdog_timeout or None
         while True:
-            await asyncio.sleep(LOOK_EVERY)
-            self.pitfalls.look(await self.stats())
+            await asyncio.sleep(LOOK_EVERY if patience is None else min(LOOK_EVERY, patience))
+            stats = await self._supervisor.ask(self.stats(), patience)
+            if stats is not None:
+                self.pitfalls.look(stats)
+
+    @property
+    def restarts(self) -> int:
+        """How often a new process had to be started."""
+        return self._supervisor.restarts
 
     @property
     def is_healthy(self) -> bool:
         """Whether requests are accepted and served: False while starting, restarting, draining or dead."""
-        return self._up and not self._closing and self._failure is None
+        return self._supervisor.up and not self._closing and self._supervisor.failure is None
 
     @property
     def engine_pid(self) -> int | None:
         """Process id of the current engine process."""
-        return None if self._process is None else self._process.pid
+        return self._supervisor.pid
 
     async def shutdown(self, grace: float | None = None) -> None:
         """Stop cleanly: refuse new requests, give running ones `grace` seconds, abort the rest, end the process.
@@ -449,13 +401,7 @@ class AsyncEngine:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._idle.wait(), grace)
         self._abort_all()
-        self._stopping = True
-        if self._up and self._process is not None:
-            await self._process.stop(END_WAIT + (SAVE_WAIT if self.config.disk_kv else 0.0))
-        elif self._supervisor is not None:
-            self._supervisor.cancel()  # a process that is only starting
-        if self._supervisor is not None:
-            await asyncio.wait({self._supervisor})
+        await self._supervisor.stop()
 
     def _abort_all(self) -> None:
         for stream in list(self._streams.values()):
@@ -463,10 +409,8 @@ class AsyncEngine:
 
     async def _kill(self) -> None:
         """End everything now, after a start that failed or was cancelled."""
-        self._closing = self._stopping = True
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.wait({self._supervisor})
+        self._closing = True
+        await self._supervisor.kill()
         if self._tokenizer_task is not None:
             self._tokenizer_task.cancel()
             await asyncio.gather(self._tokenizer_task, return_exceptions=True)

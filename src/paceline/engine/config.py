@@ -84,6 +84,7 @@ class EngineConfig:
     shutdown_grace: float = 30.0  # seconds running requests get to finish on a clean stop
     max_restarts: int = 3  # engine crashes survived within `restart_window` before giving up
     restart_window: float = 60.0  # seconds
+    watchdog_timeout: float = 300.0  # seconds without an answer after which an engine process is replaced; 0: never
     request_log_size: int = 1000  # requests that have ended of which it is still known where their time went
 
     def __post_init__(self) -> None:
@@ -100,7 +101,7 @@ class EngineConfig:
         for name in ("queue_timeout", "request_timeout"):
             if (value := getattr(self, name)) is not None and not 0.0 < value <= LONGEST_TIMEOUT:
                 raise ConfigError(_flag(name), value, f"a number of seconds above 0 and at most {LONGEST_TIMEOUT:g}")
-        for name in ("shutdown_grace", "restart_window"):
+        for name in ("shutdown_grace", "restart_window", "watchdog_timeout"):
             if not 0.0 <= getattr(self, name) < 1e9:
                 raise ConfigError(_flag(name), getattr(self, name), "a number of seconds of at least 0")
 

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders
 
 from paceline.engine.chat_template import ChatTemplate
-from paceline.engine.gguf_metadata import read_gguf_metadata
 from paceline.engine.gguf_tokenizer import build_gguf_tokenizer
 from paceline.errors import ModelError, RequestError
+from paceline.exec.gguf_file import read_gguf
 
 
 class Tokenizer:
@@ -119,7 +119,7 @@ def eos_token_ids(source: str | Path) -> tuple[int, ...]:
     generation_config.json, else config.json, of a model directory. Empty where the model names none."""
     path = Path(source)
     if path.suffix == ".gguf":
-        metadata = read_gguf_metadata(path)
+        metadata = read_gguf(path).metadata
         return _unique(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
     for name in ("generation_config.json", "config.json"):
         config = _read_json(path / name)
@@ -131,7 +131,7 @@ def eos_token_ids(source: str | Path) -> tuple[int, ...]:
 
 
 def _from_gguf(path: Path) -> Tokenizer:
-    metadata = read_gguf_metadata(path)
+    metadata = read_gguf(path).metadata
     tokens = metadata.get("tokenizer.ggml.tokens", [])
     bos, eos = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     names = {
