@@ -41,26 +41,21 @@ def replay(
     table: Annotated[
         bool, typer.Option("--table", help="Print one line of a table instead; of several disciplines (A,B).")
     ] = False,
+    picture: Annotated[
+        str | None,
+        typer.Option(help="Draw it instead; several disciplines (A,B) below each other.", metavar="FILE.svg"),
+    ] = None,
 ) -> int:
     """Play a script through a discipline with a fake model: one JSON object per step. Status 1: it stalled."""
-    import json
     from pathlib import Path
 
-    from paceline.core.replay import replay as play
-    from paceline.core.replay import table as tabulate
-    from paceline.core.replay_script import read_script
+    from paceline.core.replay import show
 
     try:
         text = sys.stdin.read() if script == "-" else Path(script).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("SCRIPT", script, f"a text file that can be read ({error})") from None
-    if table:
-        print("\n".join(tabulate(read_script(text), (discipline or "").split(","))))
-        return 0
-    line = {}
-    for line in play(read_script(text), discipline, blocks, timing, requests):
-        print(json.dumps(line))
-    return int(line.get("summary", {}).get("stalled", False))
+    return show(text, discipline, table, picture, blocks=blocks, timing=timing, requests=requests)
 
 
 @app.command()

@@ -18,11 +18,12 @@ import numpy as np
 from paceline.core.account import report
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.plan import StepPlan, StepResult
+from paceline.core.replay_picture import draw, panel
 from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script
 from paceline.core.replay_table import header, table_row
 from paceline.core.request import FinishReason, Sequence, StepEvents
 from paceline.core.scheduler import Scheduler
-from paceline.errors import PacelineError, RequestError
+from paceline.errors import ConfigError, PacelineError, RequestError
 
 STALL_STEPS = 64
 
@@ -197,7 +198,7 @@ class Replay:
         return summary
 
 
-def table(script: dict[str, Any], disciplines: list[str]) -> list[str]:
+def tabulated(script: dict[str, Any], disciplines: list[str]) -> list[str]:
     """The lines of a table in which each discipline's schedule is a row; "": the script's own discipline."""
     rows = []
     for name in disciplines:
@@ -208,29 +209,54 @@ def table(script: dict[str, Any], disciplines: list[str]) -> list[str]:
     return [*header(longest, rows[0][1].done), *(row.markdown(name, longest) for name, row in rows)]
 
 
+def drawn(script: dict[str, Any], disciplines: list[str]) -> str:
+    """An SVG in which each discipline's schedule is a panel; "": the script's own discipline."""
+    panels = []
+    for name in disciplines:
+        played = Replay(parse_script(script, name or None))
+        prompts = {request.id: int(request.prompt.size) for request in played.script.requests}
+        slots = played.script.scheduler.max_num_seqs
+        panels.append(panel(played.scheduler.discipline.name, played.lines(), prompts, slots))
+    return draw(panels)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the lines of a script's replay. Exit status 1 when it stalled, 2 for a script that makes no sense."""
     parser = argparse.ArgumentParser("paceline replay", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("script", help="JSON or JSON lines; - reads standard input")
     parser.add_argument("--discipline", help="a row of the table; default: the script's, else paceline")
     parser.add_argument("--table", action="store_true", help="print one line of a table instead, of several rows (A,B)")
+    parser.add_argument("--picture", metavar="FILE.svg", help="draw it instead, several rows (A,B) below each other")
     parser.add_argument("--blocks", action="store_true", help="show every running sequence's block ids")
     parser.add_argument("--timing", action="store_true", help="show microseconds of schedule and complete")
     parser.add_argument("--requests", action="store_true", help="show in the summary where each request's time went")
-    options = parser.parse_args(arguments)
+    options = vars(parser.parse_args(arguments))
+    script = options.pop("script")
     try:
-        text = sys.stdin.read() if options.script == "-" else Path(options.script).read_text(encoding="utf-8")
-        if options.table:
-            print("\n".join(table(read_script(text), (options.discipline or "").split(","))))
-            return 0
-        stalled = False
-        for line in replay(read_script(text), options.discipline, options.blocks, options.timing, options.requests):
-            print(json.dumps(line))
-            stalled = line.get("summary", {}).get("stalled", False)
-        return 1 if stalled else 0
+        text = sys.stdin.read() if script == "-" else Path(script).read_text(encoding="utf-8")
+        return show(text, **options)
     except (OSError, UnicodeDecodeError, PacelineError) as error:
         print(f"paceline replay: {error}", file=sys.stderr)
         return 2
+
+
+def show(text: str, discipline: str | None, table: bool, picture: str | None, **more: bool) -> int:
+    """Print, or draw, the replay of a script's text, with `more` in its lines; returns the exit status."""
+    script, names = read_script(text), (discipline or "").split(",")
+    if picture is not None:
+        text = drawn(script, names)
+        try:
+            Path(picture).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError("--picture", picture, f"a file that can be written ({error.strerror})") from None
+        return 0
+    if table:
+        print("\n".join(tabulated(script, names)))
+        return 0
+    line: Line = {}
+    for line in replay(script, discipline, **more):
+        print(json.dumps(line))
+    return int(line.get("summary", {}).get("stalled", False))
 
 
 if __name__ == "__main__":
