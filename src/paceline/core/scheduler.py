@@ -214,13 +214,7 @@ class Scheduler:
         self._expire_late(now)
         self.entrance.open(now)
         step = self.builder.build(now)
-        self.entrance.close(step, now)
-        for sequence in (*step.new, *step.resumed):
-            if sequence.first_scheduled is None:
-                sequence.first_scheduled = now
-        self.step = step
-        self._undone = set()
-        self._submitted_then = self._submitted
+        self._decided(step, now)
         self._plan = step.plan(self.batch, self.builder.tiers.moves)
         self._left_in_flight = False
         if self._plan is None:
@@ -229,6 +223,16 @@ class Scheduler:
             self.totals.steps += 1
             self.totals.scheduled_tokens += self.config.max_num_batched_tokens - step.budget
         return self._plan
+
+    def _decided(self, step: Step, now: float) -> None:
+        """Who starts in the step has left the queue."""
+        self.entrance.close(step, now)
+        for sequence in (*step.new, *step.resumed):
+            if sequence.first_scheduled is None:
+                sequence.first_scheduled = now
+        self.step = step
+        self._undone = set()
+        self._submitted_then = self._submitted
 
     def _expire_late(self, now: float) -> None:
         """End whose time is up. An answer that is complete and only waits for its batch leaves as it is."""

@@ -1,11 +1,14 @@
-"""Many decode steps at once, for drivers that know what every step takes and samples.
+"""Steps taken without a plan, for drivers that know what every step takes and samples.
 
-When nobody waits and every running row wants one token, step after step is decided alike until a row ends or blocks
-run short. A simulator may then take those steps together: the state afterwards is what one schedule() and complete()
-after another would have left, but for the names of blocks, on which no decision rests.
+While every running row wants one token, a step is decided alike until a row ends, blocks run short or somebody comes.
+A simulator may take many such steps at once, and the step that starts whoever came as well: the state afterwards is
+what one schedule() and complete() after another would have left, but for the names of blocks, on which no decision
+rests. Who is admitted is decided by the scheduler's own objects.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,27 +17,55 @@ from paceline.core.orders import Order
 from paceline.core.overload import Accept, MostRequests
 from paceline.core.request import FinishReason, IntArray, Sequence
 from paceline.core.scheduler import Scheduler
+from paceline.core.step import Step
 from paceline.core.step_builder import Observer
 
 LONGEST = 4096  # steps taken at once, at most
 
-# Under these, a step in which nobody waits and everybody decodes is the same whatever came before it.
+# Under these, a step in which everybody decodes is the same whatever came before it.
 _COMPOSITIONS: tuple[type, ...] = (MixedChunks,)
 _OVERLOADS: tuple[type, ...] = (Accept, MostRequests)
 
+_NOBODY: IntArray = np.zeros(0, np.int32)
+
 
 def _rests(waiting: Order) -> bool:
-    """Does an order take no notice of steps while nobody waits?"""
+    """Does an order take no notice of steps in which it is not asked?"""
     return not hasattr(waiting, "begin") and not hasattr(waiting, "generated")
+
+
+class Started(NamedTuple):
+    """A row that takes part in a step for the first time."""
+
+    row: int
+    start: int  # tokens whose K/V exist
+    tokens: int  # computed in the step
+    samples: bool  # it is the end of the known tokens
+
+
+class _Rows:
+    """The running rows, all of which decode: columns of their own, so that a step touches no others."""
+
+    __slots__ = ("computed", "context", "left", "room", "rows")
+
+    def __init__(self, rows: IntArray, computed: IntArray, left: IntArray, room: IntArray) -> None:
+        self.rows = rows  # `batch.order` itself: another object there means other rows
+        self.computed = computed  # known tokens are one more
+        self.left = left  # tokens to generate
+        self.room = room  # tokens that still fit into the blocks held
+        self.context = int(computed.sum())  # tokens with K/V of all together
 
 
 class SteadyDecode:
     """Asks a scheduler how many alike decode steps are ahead, and takes them.
 
-    The caller writes what a sequence is going to sample into `batch.tokens` behind its known tokens when it enters.
+    The caller writes what a sequence is going to sample into `batch.tokens` behind its known tokens when it enters,
+    and calls `settle` before it asks anything else of the scheduler than to `add`.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, late: bool = False) -> None:
+        """`late`: enter blocks into the cache's index only when their sequence ends, or when a step may have to preempt
+        somebody. For when no other sequence can ever ask for them."""
         self.scheduler = scheduler
         row = scheduler.discipline
         self.possible = (
@@ -46,102 +77,236 @@ class SteadyDecode:
             and not isinstance(row.eviction, Observer)
             and not scheduler.config.eos_token_ids
         )
+        self._admits = self.possible and not scheduler.config.num_host_blocks and not scheduler.builder._may_displace
+        self._late = late
         self._unregistered = False
+        self._known: _Rows | None = None
+        self._started: list[Started] | None = None  # in the step that was begun
 
-    def steps(self, again: bool = False) -> int:
-        """Steps from here on in which every running row decodes one token, up to and with the first in which one
-        ends by its length. 0: the next step has to be scheduled.
+    # -- who runs ---------------------------------------------------------------------------------------------------
 
-        `again`: the last thing done was to take such steps (the rows need no second look).
-        """
+    def _rows(self) -> _Rows | None:
+        """The running rows, if all of them want one token and only their length can end them."""
         scheduler = self.scheduler
-        batch = scheduler.batch
+        batch, known = scheduler.batch, self._known
         rows = batch.order
-        running = rows.size
-        if not self.possible or not running or scheduler.num_waiting or scheduler._plan is not None:
-            return 0
-        if not scheduler.entrance.idle:
-            return 0
-        length = batch.length[rows]
-        if not again and (
-            running > scheduler.config.max_num_batched_tokens
-            or int((length - batch.computed[rows]).max()) != 1
+        if known is not None and known.rows is rows:
+            return known
+        self._known = None
+        if not self.possible or not 0 < rows.size <= scheduler.config.max_num_batched_tokens:
+            return None
+        if scheduler._plan is not None or not scheduler.entrance.idle:
+            return None
+        length, computed = batch.length[rows], batch.computed[rows]
+        if (
+            int((length - computed).max()) != 1
             or batch.own_stops[rows].any()
             or (length == batch.prompt_length[rows]).any()
         ):
+            return None
+        room = batch.held[rows] * batch.block_size - computed
+        self._known = _Rows(rows, computed, batch.max_length[rows] - length, room)
+        return self._known
+
+    @property
+    def rows(self) -> IntArray:
+        """Rows that decode, in order of admission; those a step that was begun started are not among them yet."""
+        return _NOBODY if self._known is None else self._known.rows
+
+    @property
+    def context(self) -> int:
+        """Tokens with K/V of these rows, all together."""
+        return 0 if self._known is None else self._known.context
+
+    @property
+    def _available(self) -> int:
+        """Blocks that a step may take without a word in its plan: what evicting moves down a tier needs one."""
+        kv = self.scheduler.kv
+        return kv.available if kv.lower is None else kv.free
+
+    # -- many steps with the same rows ------------------------------------------------------------------------------
+
+    def steps(self) -> int:
+        """Steps from here on in which every running row decodes one token, up to and with the first in which one
+        ends by its length. 0: the next step has to be scheduled, or begun."""
+        scheduler = self.scheduler
+        if len(scheduler.waiting) or (known := self._rows()) is None or scheduler.num_waiting:
             return 0
-        count = min(int((batch.max_length[rows] - length).min()), LONGEST)
+        count = min(int(known.left.min()), LONGEST)
         # Every row crosses an edge at most once in block_size steps: as a rule there is no need to look at each.
-        size, available = batch.block_size, scheduler.kv.available
-        if scheduler.kv.lower is not None:
-            available = scheduler.kv.free  # what evicting moves down a tier is for a step's plan to say
-        if -(-count // size) * running <= available:
+        size, available = scheduler.batch.block_size, self._available
+        if -(-count // size) * known.rows.size <= available:
             return count
-        held = batch.held[rows]
-        while count > 0 and int(np.maximum(-(-(length + (count - 1)) // size) - held, 0).sum()) > available:
+        while count > 0 and int(np.maximum(-((known.room - count) // size), 0).sum()) > available:
             count //= 2
         return count
 
-    def take(self, count: int, now: float, late: bool = False) -> list[Sequence]:
-        """Take `count` steps, at most `steps()`; the last is over at `now`. Who ended, in order of admission.
-
-        `late`: enter blocks into the cache's index only when their sequence ends, or at `settle`. For when no other
-        sequence can ever ask for them.
-        """
-        scheduler = self.scheduler
-        batch, totals = scheduler.batch, scheduler.totals
-        rows = batch.order
+    def take(self, count: int, now: float) -> list[Sequence]:
+        """Take `count` steps, at most `steps()`; the last is over at `now`. Who ended, in order of admission."""
+        scheduler, known = self.scheduler, self._known
+        assert known is not None
         scheduler.kv.begin_step()
-        computed = batch.computed[rows]
-        after = computed + count
-        ahead = after + 1
-        self._give_blocks(rows, after)
-        batch.computed[rows] = after
-        batch.length[rows] = ahead
-        if late:
-            self._unregistered = True
-        else:
-            size = batch.block_size
-            for row in rows[after // size > computed // size].tolist():
-                self._register(row)
+        self._compute(known, count)
+        totals = scheduler.totals
         totals.steps += count
-        totals.scheduled_tokens += count * rows.size
-        totals.generation_tokens += count * rows.size
+        totals.scheduled_tokens += count * known.rows.size
         scheduler.step = None
-        scheduler.now = now
-        ends = ahead >= batch.max_length[rows]
+        return self._generated(known, count, now)
+
+    def _compute(self, known: _Rows, count: int) -> None:
+        """Every row computes `count` tokens, and is given the blocks for them. What is known grows as much."""
+        batch = self.scheduler.batch
+        size = batch.block_size
+        known.computed += count
+        known.room -= count
+        known.context += count * known.rows.size
+        index = (known.room < 0).nonzero()[0]
+        if index.size:
+            needs = -(known.room[index] // size)
+            self.scheduler.builder.give_blocks(known.rows[index], needs)
+            known.room[index] += needs * size
+        if self._late:
+            self._unregistered = True
+            return
+        for at in (known.computed % size < count).nonzero()[0].tolist():
+            self._register(int(known.rows[at]), int(known.computed[at]))
+
+    def _generated(self, known: _Rows, count: int, now: float) -> list[Sequence]:
+        """Every row has got `count` tokens more; who ended by that."""
+        scheduler = self.scheduler
+        scheduler.now = scheduler.entrance.now = now
+        scheduler.totals.generation_tokens += count * known.rows.size
+        known.left -= count
+        done = (known.left <= 0).nonzero()[0].tolist()
+        return self._end(known, done) if done else []
+
+    def _end(self, known: _Rows, done: list[int]) -> list[Sequence]:
+        scheduler = self.scheduler
+        batch = scheduler.batch
         ended: list[Sequence] = []
-        for row in rows[ends].tolist():
+        for at in done:
+            row, computed = int(known.rows[at]), int(known.computed[at])
+            batch.computed[row], batch.length[row] = computed, computed + 1
+            known.context -= computed
+            if self._late:
+                self._register(row, computed)
             sequence = batch.occupant[row]
-            if late:
-                self._register(row)
+            scheduler._end(sequence, FinishReason.LENGTH)
+            ended.append(sequence)
+        stay = known.left > 0
+        if len(done) == stay.size:
+            self._known = None
+        known.rows = batch.order
+        known.computed, known.left, known.room = known.computed[stay], known.left[stay], known.room[stay]
+        return ended
+
+    # -- a step that may start somebody -----------------------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Started] | None:
+        """A step in which every running row decodes one token and others start, if the discipline lets them.
+        `finish` ends it. None, and nothing has happened: it has to be scheduled."""
+        scheduler, known = self.scheduler, self._rows()
+        if known is None or not self._admits or int(np.count_nonzero(known.room < 1)) > self._available:
+            return None
+        rows, batch, builder = known.rows, scheduler.batch, scheduler.builder
+        composition = scheduler.discipline.composition
+        assert isinstance(composition, MixedChunks)
+        scheduler.now = now
+        scheduler.entrance.open(now)
+        scheduler.kv.begin_step()
+        step = builder.step = Step(
+            scheduler.totals.steps, now, scheduler.config.max_num_batched_tokens, builder._chunk_limit()
+        )
+        self._compute(known, 1)
+        batch.computed[rows] = batch.length[rows] = known.computed
+        step.put_bulk(rows, np.ones(rows.size, np.int32), int(rows.size))
+        step.sizes = composition.buckets
+        builder.admit(step)
+        scheduler._decided(step, now)
+        scheduler.totals.steps += 1
+        scheduler.totals.scheduled_tokens += scheduler.config.max_num_batched_tokens - step.budget
+        self._started = self._new_rows(step, int(rows.size))
+        return self._started
+
+    def _new_rows(self, step: Step, before: int) -> list[Started]:
+        computed, length = self.scheduler.batch.computed, self.scheduler.batch.length
+        started = []
+        for row, count in zip(step.rows[before:], step.counts[before:], strict=True):
+            end = int(computed[row])
+            started.append(Started(int(row), end - int(count), int(count), end == int(length[row])))
+        return started
+
+    def finish(self, now: float) -> list[Sequence]:
+        """The step that was begun is over. Who ended, those that decoded first."""
+        known, started = self._known, self._started
+        assert known is not None and started is not None
+        self._started = None
+        if not all(one.samples for one in started):
+            return self._finish_cut(known, [one.row for one in started if one.samples], now)
+        if started:
+            self._join(known, [one.row for one in started])
+            self._first_tokens([one.row for one in started], now)
+        return self._generated(known, 1, now)
+
+    def _join(self, known: _Rows, new: list[int]) -> None:
+        """Rows that have computed all they know are like the others from here on."""
+        batch = self.scheduler.batch
+        known.rows = batch.order
+        computed = batch.computed[new]
+        known.computed = np.concatenate((known.computed, computed))
+        known.left = np.concatenate((known.left, batch.max_length[new] - batch.length[new]))
+        known.room = np.concatenate((known.room, batch.held[new] * batch.block_size - computed))
+        known.context += int(computed.sum())
+
+    def _first_tokens(self, rows: list[int], now: float) -> None:
+        batch, scheduler = self.scheduler.batch, self.scheduler
+        for row in rows:
+            if batch.length[row] == batch.prompt_length[row]:
+                scheduler._first_token(batch.occupant[row], now)
+
+    def _finish_cut(self, known: _Rows, new: list[int], now: float) -> list[Sequence]:
+        """As `finish`, where a prompt is cut: its row goes on with it, so the rows are no longer alike."""
+        scheduler = self.scheduler
+        batch = scheduler.batch
+        self._known = None
+        self._first_tokens(new, now)
+        rows = np.concatenate((known.rows, np.array(new, np.int32)))
+        scheduler.now = scheduler.entrance.now = now
+        scheduler.totals.generation_tokens += int(rows.size)
+        length = batch.length[rows] + 1
+        batch.length[rows] = length
+        ended: list[Sequence] = []
+        for row in rows[length >= batch.max_length[rows]].tolist():
+            if self._late:
+                self._register(row, int(batch.computed[row]))
+            sequence = batch.occupant[row]
             scheduler._end(sequence, FinishReason.LENGTH)
             ended.append(sequence)
         return ended
 
+    # -- giving the scheduler back ----------------------------------------------------------------------------------
+
     def settle(self) -> None:
-        """Before a step is scheduled: enter what was left for later, if that step may have to preempt somebody."""
+        """Make the scheduler's state what it would be by itself; before a step is scheduled or anything is asked."""
+        batch, known = self.scheduler.batch, self._known
+        if known is not None:
+            if self._started is None:
+                batch.computed[known.rows] = known.computed
+                batch.length[known.rows] = known.computed + 1
+            self._known = None
         if not self._unregistered:
             return
         scheduler = self.scheduler
-        batch, config = scheduler.batch, scheduler.config
+        config = scheduler.config
         most = config.max_num_batched_tokens // batch.block_size + 2 * config.max_num_seqs
         if scheduler.kv.available <= most:
             self._unregistered = False
             for row in batch.order.tolist():
-                self._register(row)
+                self._register(row, int(batch.computed[row]))
 
-    def _register(self, row: int) -> None:
+    def _register(self, row: int, computed: int) -> None:
         batch = self.scheduler.batch
         lease = batch.leases[row]
-        whole = int(batch.computed[row]) // batch.block_size
+        whole = computed // batch.block_size
         if whole > lease.registered:
             self.scheduler.kv.register(lease, batch.tokens[row], batch.block_table[row], whole)
-
-    def _give_blocks(self, rows: IntArray, after: IntArray) -> None:
-        batch, size = self.scheduler.batch, self.scheduler.batch.block_size
-        needs = (after + (size - 1)) // size - batch.held[rows]
-        index = needs > 0
-        short = rows[index]
-        if short.size:
-            self.scheduler.builder.give_blocks(short, needs[index])

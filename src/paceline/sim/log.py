@@ -33,6 +33,8 @@ class RunLog:
         self.messages: dict[str, int] = {}  # why requests were refused or given up -> how many
         self._pending: list[Floats] = []
         self._weights: list[int] = []
+        self._single: list[float] = []
+        self._single_weights: list[int] = []
         self._size = 0
 
     def add_gaps(self, gaps: Floats, weight: int = 1) -> None:
@@ -43,13 +45,20 @@ class RunLog:
         if self._size > _FLUSH:
             self.flush()
 
+    def add_gap(self, gap: float, weight: int) -> None:
+        """One gap between tokens, of `weight` sequences."""
+        self._single.append(gap)
+        self._single_weights.append(weight)
+        self._size += 1
+
     def flush(self) -> None:
         """Count what was collected."""
-        if not self._pending:
-            return
-        gaps = np.concatenate(self._pending)
-        weights = np.repeat(np.array(self._weights, np.int64), [part.size for part in self._pending])
-        self._pending, self._weights, self._size = [], [], 0
+        gaps = np.concatenate([*self._pending, self._single])
+        weights = np.repeat(
+            np.array([*self._weights, *self._single_weights], np.int64),
+            [*(part.size for part in self._pending), *(1 for _ in self._single)],
+        )
+        self._pending, self._weights, self._single, self._single_weights, self._size = [], [], [], [], 0
         known = ~np.isnan(gaps)
         if not known.all():
             gaps, weights = gaps[known], weights[known]
@@ -84,6 +93,11 @@ class RunLog:
         )
 
 
+def without_numbers(message: str) -> str:
+    """So that alike messages are counted together."""
+    return "".join("#" if letter.isdigit() else letter for letter in message).replace("##", "#").replace("##", "#")
+
+
 @dataclass
 class Usage:
     """What a replica did, as integrals over time."""
@@ -100,21 +114,22 @@ class Usage:
     _interval: float = 0.05
     _due: float = 0.0
 
-    def sample(self, now: float, running: int, waiting: int, share: float, generated: int) -> None:
-        """Remember how things are, where it is long enough ago since the last time."""
-        if now < self._due:
-            return
-        self.samples.append((now, running, waiting, share, generated))
-        if len(self.samples) >= _SAMPLES:
-            self.samples, self._interval = self.samples[::2], self._interval * 2
-        self._due = now + self._interval
-
-    def add(self, seconds: float, running: int, waiting: int, share: float) -> None:
+    def note(self, now: float, seconds: float, running: int, waiting: int, share: float, generated: int) -> None:
+        """So it was for the last `seconds` up to `now`. `generated`: tokens since the start."""
         self.seconds += seconds
         self.running += running * seconds
         self.waiting += waiting * seconds
         self.kv += share * seconds
         self.kv_histogram[int(share * 100)] += seconds
+        if now >= self._due:
+            self._sample((now, running, waiting, share, generated))
+
+    def _sample(self, state: tuple[float, int, int, float, int]) -> None:
+        """Remember how things are; more and more seldom, so that they stay few."""
+        self.samples.append(state)
+        if len(self.samples) >= _SAMPLES:
+            self.samples, self._interval = self.samples[::2], self._interval * 2
+        self._due = state[0] + self._interval
 
     def merge(self, other: Usage) -> None:
         self.seconds += other.seconds

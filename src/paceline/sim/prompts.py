@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from paceline.core.params import SamplingParams
-from paceline.core.request import IntArray, Request
+from paceline.core.request import IntArray, Request, Sequence
+from paceline.core.scheduler import Scheduler
 from paceline.workload.requests import TimedRequest
 
 _FILLER = 7
@@ -19,6 +20,11 @@ class SimulatedRequest(Request):
     """A request that knows its row in the run's log."""
 
     index: int = -1
+
+    @property
+    def size(self) -> int:
+        """Tokens, prompt and answer."""
+        return int(self.prompt.size) + (self.params.max_tokens or 0)
 
 
 class Prompts:
@@ -64,6 +70,15 @@ class Prompts:
             seed=index,
             index=index,
         )
+
+
+def resumable(request: SimulatedRequest, sequence: Sequence, scheduler: Scheduler) -> SimulatedRequest:
+    """The request with the tokens its sequence has so far, for a scheduler elsewhere."""
+    tokens = sequence.tokens
+    if sequence.row >= 0:
+        tokens = scheduler.batch.tokens[sequence.row, : scheduler.batch.length[sequence.row]]
+    generated = tokens[sequence.prompt_length :].copy()
+    return replace(request, resumed={0: generated}) if generated.size else request
 
 
 def _mixed(key: int) -> int:

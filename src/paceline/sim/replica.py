@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,12 +12,12 @@ from paceline.core.discipline import Discipline
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.request import FinishReason, IntArray, Sequence
 from paceline.core.scheduler import Scheduler
-from paceline.core.steady import SteadyDecode
+from paceline.core.steady import Started, SteadyDecode
 from paceline.errors import PacelineError, RequestError
 from paceline.sim.executor import SimulatedExecutor
-from paceline.sim.latency import FloatArray, StepTimes
-from paceline.sim.log import RunLog, Usage
-from paceline.sim.prompts import SimulatedRequest
+from paceline.sim.latency import FloatArray, StepShape, StepTimes
+from paceline.sim.log import RunLog, Usage, without_numbers
+from paceline.sim.prompts import SimulatedRequest, resumable
 from paceline.workload.records import Outcome
 
 MOST_AT_ONCE = 256  # decode steps foreseen together
@@ -67,9 +66,8 @@ class Replica:
         self.alive = True
         self._ended = ended
         self._watch = watch
-        self._steady = SteadyDecode(self.scheduler)
+        self._steady = SteadyDecode(self.scheduler, late=not shared)
         self._fast = fast and self._steady.possible and watch is None
-        self._late = not shared  # nobody else asks for a sequence's blocks, so they are indexed when it ends
         self._pending: list[SimulatedRequest] = []  # arrived, not yet seen by the scheduler
         self._inside: dict[int, SimulatedRequest] = {}
         self._rows: IntArray = np.zeros(config.max_num_seqs, np.int32)  # row -> index of its request in the log
@@ -77,7 +75,8 @@ class Replica:
         self._result: StepResult | None = None
         self._ends: FloatArray | None = None  # of the decode steps foreseen
         self._seconds: FloatArray | None = None  # how long each takes
-        self._again = False  # such steps were the last thing taken
+        self._started: list[Started] | None = None  # by the step in flight, where that has no plan
+        self._even = False  # every row that decodes got its latest token at `clock`, and the log may not say so yet
         self._waits = 0
 
     # -- requests in and out ----------------------------------------------------------------------------------------
@@ -86,10 +85,10 @@ class Replica:
         """A request arrives. `now` is not before anything processed so far."""
         self._inside[request.index] = request
         self.load += 1
-        self.load_tokens += _size(request)
+        self.load_tokens += request.size
         self.log.replica[request.index] = self.index
         self._pending.append(request)
-        if self.next == math.inf or (self._plan is None and self._ends is None):
+        if self.next == math.inf or (self._plan is None and self._ends is None and self._started is None):
             self.clock = max(self.clock, now)  # idle, or looking for something to do
             self.next = self.clock
         elif self._ends is not None and len(self._pending) == 1:
@@ -115,14 +114,14 @@ class Replica:
         if sequence.first_scheduled is not None:
             log.started[index] = sequence.first_scheduled
         log.tokens[index] = sequence.tokens.size - sequence.prompt_length
-        if outcome is not Outcome.OK:
+        if outcome is not Outcome.OK or self._even:
             log.last[index] = now
         self._forget(request, now)
 
     def _forget(self, request: SimulatedRequest, now: float) -> None:
         del self._inside[request.index]
         self.load -= 1
-        self.load_tokens -= _size(request)
+        self.load_tokens -= request.size
         self._ended(request.index, now)
 
     # -- time -------------------------------------------------------------------------------------------------------
@@ -132,47 +131,87 @@ class Replica:
         now = self.next
         if self._ends is not None:
             self._take(self._ends)
+        elif self._started is not None:
+            self._finish(self._started, now)
         elif self._plan is not None:
             self._complete(now)
         self._decide(now)
 
     def _take(self, ends: FloatArray) -> None:
         """The decode steps foreseen are over."""
+        assert self._seconds is not None
         self._ends = None
-        scheduler, log = self.scheduler, self.log
-        order = scheduler.batch.order
-        count, rows = ends.size, order.size
-        indexes = self._rows[order]
-        log.add_gaps(ends[0] - log.last[indexes])
-        if count > 1:
-            assert self._seconds is not None
-            log.add_gaps(self._seconds[1:count], rows)
-        now = float(ends[-1])
-        log.last[indexes] = now
-        held = 1 - scheduler.kv.available / scheduler.config.num_blocks
-        self.usage.add(now - self.clock, rows, 0, held)
-        self.usage.sample(now, rows, 0, held, scheduler.totals.generation_tokens)
+        steady, count, now = self._steady, ends.size, float(ends[-1])
+        rows = steady.rows.size
+        if self._even:
+            self.log.add_gaps(self._seconds[:count], rows)
+        else:
+            self._add_gaps(steady.rows, float(ends[0]))
+            self.log.add_gaps(self._seconds[1:count], rows)
+        self._note(now, rows, 0)
         self.usage.steps += count
         self.usage.fast_steps += count
-        ended = self._steady.take(count, now, self._late)
+        self._even = True
+        ended = steady.take(count, now)
         self.clock = now
-        self._again = True
         for sequence in ended:
             self._leave(sequence, now, Outcome.OK)
+
+    def _finish(self, started: list[Started], now: float) -> None:
+        """A step in which everybody else decoded is over."""
+        self._started = None
+        steady, log = self._steady, self.log
+        rows = steady.rows
+        if self._even:
+            log.add_gap(now - self.clock, rows.size)
+        else:
+            self._add_gaps(rows, now)
+        for one in started:
+            if one.samples:
+                self._first_token(int(self._rows[one.row]), now)
+        self._note(now, self.scheduler.num_running, self.scheduler.num_waiting)
+        self.usage.steps += 1
+        self.usage.fast_steps += 1
+        self._even = all(one.samples for one in started)
+        if not self._even:
+            log.last[self._rows[rows]] = now
+        ended = steady.finish(now)
+        self.clock = now
+        for sequence in ended:
+            self._leave(sequence, now, Outcome.OK)
+
+    def _first_token(self, index: int, now: float) -> None:
+        """A request that has just started, perhaps again, gets a token."""
+        log = self.log
+        if math.isnan(log.last[index]):
+            log.first[index] = now
+        else:
+            log.add_gap(now - float(log.last[index]), 1)
+        log.last[index] = now
+
+    def _add_gaps(self, rows: IntArray, now: float) -> None:
+        self.log.add_gaps(now - self.log.last[self._rows[rows]])
+
+    def _write_last(self) -> None:
+        """Let the log say when the rows that decode got their latest token."""
+        if self._even:
+            self._even = False
+            self.log.last[self._rows[self._steady.rows]] = self.clock
+
+    def _note(self, now: float, running: int, waiting: int) -> None:
+        scheduler = self.scheduler
+        held = 1 - scheduler.kv.available / scheduler.config.num_blocks
+        self.usage.note(now, now - self.clock, running, waiting, held, scheduler.totals.generation_tokens)
 
     def _complete(self, now: float) -> None:
         """The step in flight is over."""
         plan, result, log, scheduler = self._plan, self._result, self.log, self.scheduler
         assert plan is not None and result is not None
-        self._again = False
         self._plan = self._result = None
         rows = plan.rows[plan.samples]
         indexes = self._rows[rows]
         previous = log.last[indexes]
-        held = 1 - scheduler.kv.available / scheduler.config.num_blocks
-        running, waiting = scheduler.num_running, scheduler.num_waiting
-        self.usage.add(now - self.clock, running, waiting, held)
-        self.usage.sample(now, running, waiting, held, scheduler.totals.generation_tokens)
+        self._note(now, scheduler.num_running, scheduler.num_waiting)
         self.usage.steps += 1
         events = scheduler.complete(result, now)
         log.add_gaps(now - previous)
@@ -192,19 +231,42 @@ class Replica:
         if not scheduler.has_work():
             self.next = math.inf
             return
-        if self._fast and (count := self._steady.steps(self._again)):
-            batch = scheduler.batch
-            rows = int(batch.order.size)
-            context = int(batch.length[batch.order].sum())
-            seconds = self.executor.times.decode_run(rows, context, min(count, MOST_AT_ONCE))
-            ends = np.empty(seconds.size + 1)
-            ends[0] = now
-            ends[1:] = seconds
-            self._seconds = seconds
-            self._ends = np.add.accumulate(ends)[1:]
-            self.next = float(self._ends[-1])
-            return
+        if self._fast:
+            if count := self._steady.steps():
+                self._foresee(count, now)
+                return
+            if (started := self._steady.begin(now)) is not None:
+                self._begin(started, now)
+                return
         self._schedule(now)
+
+    def _foresee(self, count: int, now: float) -> None:
+        """Nothing but an arrival changes the rows for so many steps."""
+        rows = self._steady.rows.size
+        seconds = self.executor.times.decode_run(rows, self._steady.context + rows, min(count, MOST_AT_ONCE))
+        ends = np.empty(seconds.size + 1)
+        ends[0] = now
+        ends[1:] = seconds
+        self._seconds = seconds
+        self._ends = np.add.accumulate(ends)[1:]
+        self.next = float(self._ends[-1])
+
+    def _begin(self, started: list[Started], now: float) -> None:
+        """Everybody decodes in the step that starts now, and these start."""
+        rows = tokens = sampled = self._steady.rows.size
+        context, pairs = self._steady.context, 0.0
+        for row, start, count, samples in started:
+            self._enter(row)
+            tokens += count
+            sampled += samples
+            if count > 1:
+                pairs += count * (start + 0.5 * count)
+            else:
+                rows, context = rows + 1, context + start + 1
+        self._waits = 0
+        self._started = started
+        self.clock = now
+        self.next = now + self.executor.times.seconds(StepShape(tokens, sampled, pairs, rows, float(context)))
 
     def _admit(self, now: float) -> None:
         for request in self._pending:
@@ -215,12 +277,13 @@ class Replica:
                 refused = error.status in (429, 503)
                 self.log.outcome[request.index] = Outcome.REFUSED if refused else Outcome.ERROR
                 self.log.last[request.index] = now
-                self.log.say(_shortened(str(error)))
+                self.log.say(without_numbers(str(error)))
                 self._forget(request, now)
         self._pending = []
 
     def _schedule(self, now: float) -> None:
         scheduler = self.scheduler
+        self._write_last()
         self._steady.settle()
         plan = None
         while plan is None:
@@ -229,7 +292,7 @@ class Replica:
             for sequence in ended:
                 expired = sequence.finish_reason is FinishReason.EXPIRED
                 if expired:
-                    self.log.say(_shortened(sequence.finish_detail or "expired"))
+                    self.log.say(without_numbers(sequence.finish_detail or "expired"))
                 self._leave(sequence, now, Outcome.INCOMPLETE if expired else Outcome.OK)
             if plan is None and not ended:
                 self._wait(now)
@@ -281,30 +344,15 @@ class Replica:
         """It stops at once. Its requests with the tokens they have so far, to be resumed elsewhere."""
         if self._ends is not None and (done := int(np.searchsorted(self._ends, now, "right"))):
             self._take(self._ends[:done])
+        self._write_last()
+        self._steady.settle()
         self.alive = False
         self.next = math.inf
-        self._plan = self._result = self._ends = None
+        self._plan = self._result = self._ends = self._started = None
         requests = []
         for request in self._inside.values():
             live = self.scheduler.sequences(request.id)
-            requests.append(_resumable(request, live[0], self.scheduler) if live else request)
+            requests.append(resumable(request, live[0], self.scheduler) if live else request)
         self._inside, self._pending = {}, []
         self.load = self.load_tokens = 0
         return requests
-
-
-def _size(request: SimulatedRequest) -> int:
-    return int(request.prompt.size) + (request.params.max_tokens or 0)
-
-
-def _resumable(request: SimulatedRequest, sequence: Sequence, scheduler: Scheduler) -> SimulatedRequest:
-    tokens = sequence.tokens
-    if sequence.row >= 0:
-        tokens = scheduler.batch.tokens[sequence.row, : scheduler.batch.length[sequence.row]]
-    generated = tokens[sequence.prompt_length :].copy()
-    return replace(request, resumed={0: generated}) if generated.size else request
-
-
-def _shortened(message: str) -> str:
-    """Without the numbers, so that alike messages are counted together."""
-    return "".join("#" if letter.isdigit() else letter for letter in message).replace("##", "#").replace("##", "#")
