@@ -27,6 +27,7 @@ class Batch:
         self.held: IntArray = np.zeros(rows, np.int32)  # blocks in the block table
         self.number: IntArray = np.zeros(rows, np.int32)  # order of submission
         self.tenant: IntArray = np.zeros(rows, np.int32)  # index of the tenant
+        self.priority: npt.NDArray[np.int64] = np.zeros(rows, np.int64)  # of the Sequence
         self.prompt_length: IntArray = np.zeros(rows, np.int32)
         self.min_length: IntArray = np.zeros(rows, np.int32)  # no stop token counts below this length
         self.max_length: IntArray = np.zeros(rows, np.int32)  # the sequence ends at this length
@@ -56,6 +57,7 @@ class Batch:
         self.held[row] = 0
         self.number[row] = sequence.number
         self.tenant[row] = sequence.tenant
+        self.priority[row] = sequence.priority
         self.prompt_length[row] = sequence.prompt_length
         self.min_length[row] = sequence.prompt_length + params.min_tokens
         self.max_length[row] = sequence.max_length
@@ -64,7 +66,10 @@ class Batch:
         self.done[row] = False
         self.occupant[row] = sequence
         self.leases[row] = sequence.lease
-        self.order = np.append(self.order, np.int32(row))
+        order = np.empty(self.order.size + 1, np.int32)
+        order[:-1] = self.order
+        order[-1] = row
+        self.order = order
         sequence.row = row
         return row
 

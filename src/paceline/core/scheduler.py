@@ -17,6 +17,7 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.entrance import Entrance
+from paceline.core.hits import NO_MATCH
 from paceline.core.orders import Order
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.queue_limits import refusal
@@ -32,7 +33,7 @@ from paceline.core.request import (
 )
 from paceline.core.stats import Counters, SchedulerStats
 from paceline.core.step import Step
-from paceline.core.step_builder import NO_MATCH, StepBuilder
+from paceline.core.step_builder import StepBuilder
 from paceline.errors import RequestError
 from paceline.kv.chain import ChainCache
 from paceline.kv.interface import KVCache

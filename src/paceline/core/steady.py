@@ -77,11 +77,12 @@ class SteadyDecode:
             and not isinstance(row.eviction, Observer)
             and not scheduler.config.eos_token_ids
         )
-        self._admits = self.possible and not scheduler.config.num_host_blocks and not scheduler.builder._may_displace
+        self._admits = self.possible and not scheduler.config.num_host_blocks and not scheduler.builder.may_displace
         self._late = late
         self._unregistered = False
         self._known: _Rows | None = None
         self._started: list[Started] | None = None  # in the step that was begun
+        self._ones: IntArray = np.ones(scheduler.config.max_num_seqs, np.int32)
 
     # -- who runs ---------------------------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class SteadyDecode:
             return None
         if scheduler._plan is not None or not scheduler.entrance.idle:
             return None
-        length, computed = batch.length[rows], batch.computed[rows]
+        length, computed = batch.length.take(rows), batch.computed.take(rows)
         if (
             int((length - computed).max()) != 1
             or batch.own_stops[rows].any()
@@ -219,7 +220,7 @@ class SteadyDecode:
         )
         self._compute(known, 1)
         batch.computed[rows] = batch.length[rows] = known.computed
-        step.put_bulk(rows, np.ones(rows.size, np.int32), int(rows.size))
+        step.put_bulk(rows, self._ones[: rows.size], rows.size)
         step.sizes = composition.buckets
         builder.admit(step)
         scheduler._decided(step, now)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from paceline.core.admitting import Admitting
 from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
 from paceline.core.costs import Costs
 from paceline.core.discipline import Discipline
+from paceline.core.hits import Hits
 from paceline.core.keeper import HOLD, RECOMPUTE, Keeper
 from paceline.core.orders import Order
-from paceline.core.plan import Entered
 from paceline.core.preemption import preemption
 from paceline.core.promotions import Promotions
 from paceline.core.request import IntArray, Sequence, SequenceState
 from paceline.core.stats import Counters
-from paceline.core.step import FIRST, ONE, Step
+from paceline.core.step import Step
 from paceline.core.without import Without
 from paceline.kv.interface import KVCache, Match
 from paceline.kv.tiers import Tiers
@@ -35,13 +34,7 @@ class Observer(Protocol):
         ...
 
 
-# Reasons to start somebody else first that are nobody's loss: who has them is next in a later step.
-DEFERRED = ("prefix", "bucket")
-MOST_DEFERRED = 64  # waiting sequences looked at in a step beyond those
-
-LOOK = 8  # waiting sequences taken from the queue at a time, behind one that stays
-
-NO_MATCH = Match(length=0, blocks=[], idle=0, tail_block=-1, node=None)
+FEW = 8  # rows up to which a loop costs less than numpy's fixed costs
 
 
 class StepBuilder:
@@ -70,8 +63,9 @@ class StepBuilder:
         self.keeper = Keeper(kv, batch, self.tiers, totals)
         self.costs = Costs()
         self.promotions = Promotions(self.tiers, self.costs, config.block_size, config.kv_load)
+        self.hits = Hits(kv, batch, self.keeper, self.promotions)
         self.how = preemption(discipline.eviction.how)
-        self._may_displace = discipline.displacement.displace and hasattr(waiting, "level")
+        self.may_displace = discipline.displacement.displace and hasattr(waiting, "level")
         self.memory: Any = None  # what the composition remembers from step to step
         self.estimates: Any = None  # what the admission remembers from step to step
         self.step: Step | None = None  # the one being built, or the last one
@@ -79,9 +73,7 @@ class StepBuilder:
         if (attach := getattr(waiting, "attach", None)) is not None:
             attach(self)
         self._begin: Callable[[StepBuilder, float], None] | None = getattr(waiting, "begin", None)
-        self._started: Callable[[Sequence, int], None] | None = getattr(waiting, "started", None)
-        self._walk: Callable[[], Iterable[Sequence]] | None = getattr(waiting, "walk", None)
-        self._hold: Callable[[Sequence, Match], str | None] | None = getattr(waiting, "hold", None)
+        self.admitting = Admitting(self)
         self._observers = [part for part in (discipline.admission, discipline.eviction) if isinstance(part, Observer)]
 
     def build(self, now: float) -> Step:
@@ -145,7 +137,7 @@ class StepBuilder:
         step.put_bulk(rows, counts, total)
         whole = ends // batch.block_size
         for index in np.flatnonzero(whole > batch.computed[rows] // batch.block_size).tolist():
-            self._register(int(rows[index]), int(whole[index]))
+            self.register(int(rows[index]), int(whole[index]))
         batch.computed[rows] = ends
 
     def _still_running(self, step: Step, rows: IntArray) -> IntArray:
@@ -156,11 +148,17 @@ class StepBuilder:
     def give_blocks(self, rows: IntArray, needs: IntArray) -> None:
         """Allocate for many rows at once, in their order."""
         batch = self.batch
-        index = np.flatnonzero(needs > 0)
+        index = (needs > 0).nonzero()[0]
         if not index.size:
             return
         rows, needs = rows[index], needs[index]
         blocks = self.kv.allocate(int(needs.sum()))
+        if rows.size <= FEW:
+            at = 0
+            for row, count in zip(rows.tolist(), needs.tolist(), strict=True):
+                batch.give_blocks(row, blocks[at : at + count])
+                at += count
+            return
         if len(blocks) == rows.size:
             batch.block_table[rows, batch.held[rows]] = blocks
         else:
@@ -223,7 +221,7 @@ class StepBuilder:
         short = -(-end // batch.block_size) - int(batch.held[row])
         if short > 0:
             batch.give_blocks(row, self.kv.allocate(short))
-        self._register(row, end // batch.block_size)
+        self.register(row, end // batch.block_size)
         batch.computed[row] = end
         (put or step.put)(row, count)
 
@@ -231,7 +229,8 @@ class StepBuilder:
         """Schedule `count` tokens more of a row that is in the step already; their blocks are available."""
         self.extend(step, row, count, step.put_more)
 
-    def _register(self, row: int, whole: int) -> None:
+    def register(self, row: int, whole: int) -> None:
+        """Enter the first `whole` blocks of a row into the cache's index; they are full after this step."""
         batch = self.batch
         lease = batch.leases[row]
         if whole > lease.registered:
@@ -241,202 +240,30 @@ class StepBuilder:
 
     def admit(self, step: Step, among: Iterable[Sequence] | None = None) -> None:
         """Start waiting sequences, in order or as `among` gives them, while budget, rows and blocks last."""
-        line = self.discipline.head_of_line
-        passed: list[Sequence] = []
-        deferred = 0
-        may_displace = self._may_displace
-        if step.budget <= 0 or (self.batch.full and not may_displace):  # nobody can start; who is next hears why
-            if (first := self.waiting.first()) is not None and step.blocked[0] is None:
-                step.blocked = (first, self.try_admit(step, first) or "")
-            return
-        for sequence in self.candidates(step) if among is None else among:
-            if step.displaced and any(sequence is one for one, _ in step.preempted):
-                return  # it has just gone, and so would all behind it
-            reason = self.try_admit(step, sequence)
-            if reason is not None and may_displace and step.blocked[0] is None:
-                reason = self._displace(step, sequence, reason)
-            if reason is None:
-                for blocked in passed:
-                    line.passed(blocked)
-                continue
-            if step.blocked[0] is None:
-                step.blocked = (sequence, reason)
-            else:
-                step.tried[sequence.id] = reason
-            if step.budget <= 0 or self.batch.full:
-                return
-            if reason.startswith(DEFERRED):
-                deferred += 1
-                if deferred >= MOST_DEFERRED:
-                    return
-                continue
-            if not line.may_pass(sequence, reason):
-                return
-            passed.append(sequence)
-            if len(passed) >= line.window:
-                return
-
-    def _displace(self, step: Step, sequence: Sequence, reason: str) -> str | None:
-        """Start the sequence in the place of worse ones, if the discipline lets it. Else the reason stands."""
-        before = len(step.preempted)
-        if not self.discipline.displacement.make_room(self, step, sequence, reason):
-            return reason
-        step.displaced += len(step.preempted) - before
-        self.totals.displaced += len(step.preempted) - before
-        return self.try_admit(step, sequence)
+        self.admitting.admit(step, among)
 
     def candidates(self, step: Step) -> Iterable[Sequence]:
         """Waiting sequences in order, each once, while those admitted leave the queue."""
-        if self._walk is not None:
-            yield from self._walk()
-            return
-        stayed: set[str] = set()  # those yielded that could not start
-        while (sequence := self.waiting.first()) is not None and sequence.id not in stayed:
-            yield sequence
-            if sequence.row < 0:
-                stayed.add(sequence.id)
-        # The first in line stays, and others may pass it: a few at a time, as the queue changes while we look.
-        while some := [s for s in islice(self.waiting, len(stayed) + LOOK) if s.id not in stayed]:
-            for sequence in some:
-                yield sequence
-                if sequence.row < 0:
-                    stayed.add(sequence.id)
+        return self.admitting.candidates()
 
     def try_admit(self, step: Step, sequence: Sequence, most: int | None = None, unit: int = 1) -> str | None:
         """Start the sequence in this step, with at most `most` tokens. A reason when it cannot.
 
         `unit`: where a prompt is cut, its part is a multiple of this many tokens.
         """
-        self.trying = sequence
-        reason = self._try_admit(step, sequence, most, unit)
-        self.trying = None
-        return reason
-
-    def _try_admit(self, step: Step, sequence: Sequence, most: int | None, unit: int) -> str | None:
-        if step.budget <= 0:
-            return f"budget: all {self.config.max_num_batched_tokens} tokens of the step are given"
-        if self.batch.full:
-            return f"slots: all {self.config.max_num_seqs} are taken"
-        if step.part:
-            return f"slots: one prompt at a time is cut, and {step.part} is"
-        match = self.match(sequence)
-        if (reason := self.promotions.fetch(sequence, match)) is not None:
-            return reason
-        if self._hold is not None and (reason := self._hold(sequence, match)) is not None:
-            return reason
-        count = int(sequence.tokens.size) - match.length
-        if step.sizes and step.bucket not in (None, bisect_left(step.sizes, count)):
-            return "bucket: prompts of another length share this step"
-        if step.chunk_limit:
-            count = min(count, step.chunk_limit)
-        if count > step.budget and not self.may_cut(step):
-            return f"budget: needs {count} tokens at once and {step.budget} are left"
-        count = min(count, step.budget) if most is None else min(count, step.budget, most)
-        if unit > 1 and match.length + count < sequence.tokens.size:
-            count -= count % unit
-            if count == 0:
-                return f"budget: {step.budget} tokens are left, and prompts are cut by {unit}"
-        cut = step.cut == ONE and match.length + count < sequence.tokens.size
-        if cut:
-            edge = (match.length + count) // self.config.block_size * self.config.block_size
-            if edge <= match.length and len(step.rows):
-                return f"budget: {step.budget} tokens are left, and prompts are cut between blocks"
-            count = edge - match.length if edge > match.length else count
-        if (reason := self.discipline.admission.refuse(self, sequence, match, count)) is not None:
-            return reason
-        step.part = sequence.id if cut else step.part
-        if step.sizes:
-            step.bucket = bisect_left(step.sizes, int(sequence.tokens.size) - match.length)
-        self._start(step, sequence, match, count)
-        return None
-
-    def may_cut(self, step: Step) -> bool:
-        """May the next prompt be cut to the tokens left?"""
-        return self.config.enable_chunked_prefill and (step.cut != FIRST or not len(step.rows))
+        return self.admitting.try_one(step, sequence, most, unit)
 
     def resume_kept(self, step: Step) -> None:
         """Bring held and swapped sequences back, in the order they arrived, until one does not fit."""
-        for sequence in sorted(self.keeper.sequences.values(), key=lambda sequence: sequence.number):
-            if (reason := self.try_admit(step, sequence)) is not None:
-                step.blocked = (sequence, reason)
-                return
+        self.admitting.resume_kept(step)
 
     def match(self, sequence: Sequence) -> Match:
-        """What the cache has of the sequence; one token at least is always left to compute."""
-        if sequence.kept_tokens:
-            return self.keeper.match(sequence, NO_MATCH if sequence.kept_blocks is not None else self.lookup(sequence))
-        match = self.lookup(sequence)
-        if sequence.leader is not None:
-            match = self._match_leader(sequence, match)
-        return self.promotions.extend(sequence, match)
+        """What a waiting sequence need not compute if it starts now; one token at least is always left."""
+        return self.hits.match(sequence)
 
     def lookup(self, sequence: Sequence) -> Match:
-        """What the cache has of a sequence that is not running. Touches nothing."""
-        if sequence.request.params.prompt_logprobs is not None:
-            return NO_MATCH  # every prompt position has to be computed
-        if sequence.key is None:
-            sequence.key = sequence.tokens.tobytes()
-        return self.kv.match(sequence.key, int(sequence.tokens.size) - 1, sequence.namespace)
-
-    def _match_leader(self, sequence: Sequence, match: Match) -> Match:
-        """A fork copies the block its running leader's prompt ends in, which is not whole and so not in the cache."""
-        leader, size = sequence.leader, self.config.block_size
-        length = int(sequence.tokens.size) - 1
-        whole = length // size
-        if leader is None or leader.row < 0 or leader.lease is not sequence.leader_lease:
-            return match  # it left; its blocks are gone or written anew
-        if len(match.blocks) < whole or match.length >= length:
-            return match
-        return match._replace(length=length, tail_block=int(self.batch.block_table[leader.row, whole]))
-
-    def _start(self, step: Step, sequence: Sequence, match: Match, count: int) -> None:
-        """Move a waiting sequence into the batch with `count` tokens after those matched."""
-        batch, size = self.batch, self.config.block_size
-        self.waiting.remove(sequence)
-        promoted = self.promotions.take(sequence, match)
-        if sequence.kept_blocks is None:
-            sequence.lease = self.kv.open(match, sequence.namespace)
-        end = match.length + count
-        needs = int(sequence.tokens.size) if step.whole_kv else end
-        fresh = self.kv.allocate(max(-(-needs // size) - len(match.blocks), 0))
-        if sequence.kept_tokens:
-            step.kept[sequence.id] = match.length
-        if promoted:
-            step.swap_in += zip(promoted, fresh, strict=False)
-            step.promoted[sequence.id] = len(promoted)
-            self.totals.promoted_blocks += len(promoted)
-        elif not self.keeper.swap_in(step, sequence, match, fresh) and match.length > len(match.blocks) * size:
-            step.copies.append((match.tail_block, fresh[0]))
-        row = batch.enter(sequence)
-        batch.give_blocks(row, match.blocks)
-        batch.give_blocks(row, fresh)
-        batch.computed[row] = end
-        self._register(row, end // size)
-        step.put(row, count)
-        step.entered.append(Entered(row, sequence.id, sequence.request.params, sequence.seed, sequence.prompt_length))
-        step.cached[sequence.id] = match.length
-        if sequence.kept_tokens:
-            self.keeper.forget(sequence)
-        (step.new if sequence.state is SequenceState.WAITING else step.resumed).append(sequence)
-        self._count_admission(sequence, match.length, sequence.id in step.kept)
-        if self._started is not None:
-            self._started(sequence, match.length)
-        sequence.account.enters(step.now, step.number, sequence.tokens.size > sequence.prompt_length)
-        sequence.state = SequenceState.RUNNING
-        sequence.fetched = False
-        sequence.leader = None  # should it come back, it has tokens of its own
-
-    def _count_admission(self, sequence: Sequence, cached: int, kept: bool) -> None:
-        if sequence.state is SequenceState.WAITING:
-            sequence.cached_tokens = min(cached, sequence.prompt_length)
-            self.totals.prompt_tokens += sequence.prompt_length
-            self.totals.prefix_query_tokens += int(sequence.tokens.size)
-            self.totals.prefix_hit_tokens += cached
-        else:
-            again = prefilled_again(sequence, cached)
-            sequence.recomputed_tokens += again
-            self.totals.recomputed_tokens += again
-            self.totals.resumed_hit_tokens += 0 if kept else cached
+        """What the device's cache has of a sequence that is not running. Touches nothing."""
+        return self.hits.lookup(sequence)
 
     # -- leaving the batch ------------------------------------------------------------------------------------------
 
@@ -489,14 +316,3 @@ class StepBuilder:
         batch.leave(sequence)
         sequence.lease = None
         sequence.key = None
-
-
-def prefilled_again(sequence: Sequence, cached: int) -> int:
-    """Tokens a sequence prefills on its return after a preemption because its K/V were lost.
-
-    Those that had K/V and are not found again; with them the newest token, where it would only have been decoded.
-    """
-    lost, size = sequence.lost_tokens - cached, int(sequence.tokens.size)
-    if lost <= 0:
-        return 0
-    return lost + (sequence.lost_tokens == size - 1 >= sequence.prompt_length)

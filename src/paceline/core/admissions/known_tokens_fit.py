@@ -53,6 +53,6 @@ class KnownTokensFit:
         rows = batch.order
         if not rows.size:
             return 0
-        ends = np.minimum(batch.length[rows] + growth, batch.max_length[rows] - 1)
-        needs = -(-ends // batch.block_size) - batch.held[rows]
+        ends = np.minimum(batch.length.take(rows) + growth, batch.max_length.take(rows) - 1)
+        needs = -(-ends // batch.block_size) - batch.held.take(rows)
         return int(np.maximum(needs, 0).sum())

@@ -70,7 +70,9 @@ def behind_leader(builder: StepBuilder, sequence: Sequence, match: Match) -> str
     if end >= sequence.tokens.size or not builder.config.enable_prefix_caching:
         return None
     rows = batch.order
-    rows = rows[(batch.computed[rows] < end) & (batch.length[rows] >= end)]
+    rows = rows[batch.computed.take(rows) < end]
+    if rows.size:
+        rows = rows[batch.length.take(rows) >= end]
     for row in rows.tolist():
         other = batch.occupant[row]
         if other.namespace == sequence.namespace and np.array_equal(batch.tokens[row, :end], sequence.tokens[:end]):

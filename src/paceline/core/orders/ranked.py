@@ -114,10 +114,10 @@ class RankedQueue(ABC):
         if self.builder is None:
             return False
         changed = False
-        for sequence, cached in self._watch.refresh(self.builder):
-            slot = self._slots[sequence.id]
-            if self.columns[2, slot] != cached:
-                self.columns[2, slot] = cached
+        for sequences, cached in self._watch.refresh(self.builder):
+            slots = [self._slots[sequence.id] for sequence in sequences]
+            if (self.columns[2, slots] != cached).any():
+                self.columns[2, slots] = cached
                 changed = True
         return changed
 
@@ -137,8 +137,11 @@ class RankedQueue(ABC):
         """The best of the moment: what one admission puts into the cache may bring others to the front."""
         seen: list[str] = []
         while self.size:
-            self.refresh()
-            best = self._best([self._slots[name] for name in seen if name in self._slots])
+            if self.size == 1 and not seen:
+                best = [self.items[0]]  # there is nothing to compare
+            else:
+                self.refresh()
+                best = self._best([self._slots[name] for name in seen if name in self._slots])
             if not best:
                 return
             for sequence in best:
