@@ -15,7 +15,8 @@ import pytest
 
 from paceline.core.orders.ranked import RankedQueue
 from paceline.core.replay import replay
-from tests.core.driver import World, equals_livelock, random_script
+from tests.core.scripts import equals_livelock, random_script
+from tests.core.world import World
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from paceline.core.config import SchedulerConfig
-from tests.core.driver import Ask, World
+from tests.core.asks import Ask
+from tests.core.world import World
 
 
 def world(knobs: dict[str, Any] | None = None, discipline: str = "paceline", **settings: Any) -> World:

@@ -11,7 +11,9 @@ import pytest
 from paceline.core.disciplines import DISCIPLINES
 from paceline.core.quotas import Quota, Quotas, Rate
 from paceline.core.request import FinishReason, Request
-from tests.core.driver import Ask, Script, World, random_script
+from tests.core.asks import Ask
+from tests.core.scripts import Script, random_script
+from tests.core.world import World
 
 SCRIPTS_A_ROW = 15
 

@@ -26,17 +26,9 @@ from paceline.core.evictions import Nobody
 from paceline.core.orders import ORDERS
 from paceline.core.scheduler import Scheduler
 from paceline.errors import RequestError
-from tests.core.driver import (
-    Ask,
-    World,
-    equals_livelock,
-    log_of,
-    makes_sense,
-    random_ask,
-    random_config,
-    random_script,
-    sensible,
-)
+from tests.core.asks import Ask
+from tests.core.scripts import equals_livelock, log_of, makes_sense, random_ask, random_config, random_script, sensible
+from tests.core.world import World
 
 PAIRS = [(name, order) for name in DISCIPLINES for order in ORDERS if makes_sense(name, order)]
 # Every row under its own order and fcfs, every order under paceline; of the other pairs a script each.
@@ -192,7 +184,7 @@ def test_the_same_inputs_give_the_same_decisions_in_any_process() -> None:
     assert expected == "\n".join(line for *pair, seed in scripts for line in log_of([seed], *pair))
     for hash_seed in ("1", "4242"):
         played = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("driver.py"))],
+            [sys.executable, str(Path(__file__).with_name("scripts.py"))],
             input="".join(f"{name} {order} {seed}\n" for name, order, seed in scripts),
             capture_output=True,
             text=True,

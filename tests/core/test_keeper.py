@@ -7,7 +7,8 @@ import pytest
 from paceline.core.config import SchedulerConfig
 from paceline.core.request import SequenceState
 from paceline.errors import ConfigError
-from tests.core.driver import Ask, World
+from tests.core.asks import Ask
+from tests.core.world import World
 
 
 def tight(how: str, num_host_blocks: int = 16, most: int = 6, **settings: object) -> World:

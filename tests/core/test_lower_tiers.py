@@ -10,7 +10,8 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.preemption import Swap
 from paceline.core.scheduler import Scheduler
 from paceline.errors import ConfigError
-from tests.core.driver import Ask, World
+from tests.core.asks import Ask
+from tests.core.world import World
 
 PREFIX = tuple(range(100, 112))  # three blocks
 
@@ -138,13 +139,13 @@ def test_a_new_scheduler_finds_what_an_old_one_left_on_disk() -> None:
     assert here.scheduler.kv.available == here.scheduler.kv.free
 
     later = world(num_host_blocks=4, num_disk_blocks=64)
-    later.disk = here.disk
-    later.scheduler = Scheduler(later.config, "paceline", here.disk)
+    later.device.disk = here.device.disk
+    later.scheduler = Scheduler(later.config, "paceline", here.device.disk)
     ask(later, "b", (*PREFIX, 7))
     assert later.ended["b"].cached_tokens == 12
     stranger = world(num_host_blocks=4, num_disk_blocks=64, kv_identity="other weights")
-    stranger.disk = later.disk
-    stranger.scheduler = Scheduler(stranger.config, "paceline", later.disk)
+    stranger.device.disk = later.device.disk
+    stranger.scheduler = Scheduler(stranger.config, "paceline", later.device.disk)
     ask(stranger, "c", (*PREFIX, 7))
     assert stranger.ended["c"].cached_tokens == 0
 

@@ -10,7 +10,8 @@ import pytest
 from paceline.core.admissions.discounted_output_fits import DiscountedOutputFits
 from paceline.core.admissions.peak_fits import peak
 from paceline.core.config import SchedulerConfig
-from tests.core.driver import Ask, World
+from tests.core.asks import Ask
+from tests.core.world import World
 
 
 def test_the_peak_is_that_of_the_worst_end() -> None:

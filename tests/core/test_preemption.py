@@ -14,7 +14,8 @@ from paceline.core.preemption import Auto, Hold, Recompute, Swap, Threshold, pre
 from paceline.core.request import SequenceState
 from paceline.core.scheduler import Scheduler
 from paceline.errors import ConfigError
-from tests.core.driver import Ask, World
+from tests.core.asks import Ask
+from tests.core.world import World
 
 PREEMPTING = [name for name, row in DISCIPLINES.items() if "how" in row.knobs()]
 

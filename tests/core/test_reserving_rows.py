@@ -18,7 +18,8 @@ from paceline.core.replay import replay
 from paceline.core.request import FinishReason, Request, Sequence, SequenceState
 from paceline.core.scheduler import Scheduler
 from paceline.errors import ConfigError, RequestError
-from tests.core.driver import World, random_script
+from tests.core.scripts import random_script
+from tests.core.world import World
 
 CLOSED = ("static", "dynamic", "trtllm-static")
 OURS = ("static", "dynamic", "orca", "trtllm-no-evict", "trtllm-max-utilization", "trtllm-static", "tgi")

@@ -7,7 +7,6 @@ differs between disciplines is in the objects of a `Discipline`; `StepBuilder` d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,23 +16,18 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.entrance import Entrance
-from paceline.core.hits import NO_MATCH
+from paceline.core.fits import check_fits, max_length
+from paceline.core.inspection import look, prove
 from paceline.core.orders import Order
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.queue_limits import refusal
 from paceline.core.quotas import Quotas
-from paceline.core.request import (
-    FinishReason,
-    IntArray,
-    Request,
-    Sequence,
-    SequenceState,
-    StepEvents,
-    sequence_id,
-)
+from paceline.core.reasons import reasons_to_wait
+from paceline.core.request import FinishReason, IntArray, Request, Sequence, SequenceState, StepEvents, sequence_id
 from paceline.core.stats import Counters, SchedulerStats
 from paceline.core.step import Step
 from paceline.core.step_builder import StepBuilder
+from paceline.core.stops import stopped
 from paceline.errors import RequestError
 from paceline.kv.chain import ChainCache
 from paceline.kv.interface import KVCache
@@ -91,7 +85,7 @@ class Scheduler:
         self.now = now
         try:
             self._check_ids(request, indexes)
-            self._check_fits(request)
+            check_fits(self.config, self.discipline.admission, request)
             if (reason := self.discipline.overload.refuse(self, request, now)) is not None:
                 raise refusal(reason, "overloaded", self.entrance.retry_after(now))
             self.entrance.check(request, self.tenants.get(request.tenant, -1), now)
@@ -103,7 +97,7 @@ class Scheduler:
         for index in indexes:
             sequence = Sequence(request, index, self._submitted)
             self._submitted += 1
-            sequence.max_length = self._max_length(request)
+            sequence.max_length = max_length(self.config, request)
             sequence.submitted = now
             sequence.account = Account(now)
             sequence.tenant = tenant
@@ -160,48 +154,10 @@ class Scheduler:
         ended, self._ended = self._ended, []
         return ended
 
-    def _max_length(self, request: Request) -> int:
-        """Most tokens a sequence of the request may have: its own limit, the context, and what the KV can hold.
-
-        The last token needs no K/V.
-        """
-        limit = self.config.max_model_len
-        if request.params.max_tokens is not None:
-            return min(limit, int(request.prompt.size) + request.params.max_tokens)
-        return min(limit, self.config.num_blocks * self.config.block_size + 1)
-
     def _check_ids(self, request: Request, indexes: list[int]) -> None:
         for name in (request.id, *(sequence_id(request.id, index) for index in indexes)):
             if name in self._requests or name in self._sequences:
                 raise RequestError(f"request id {request.id!r}: {name!r} is already in use", param="request_id")
-
-    def _check_fits(self, request: Request) -> None:
-        config, prompt = self.config, int(request.prompt.size)
-        if prompt == 0:
-            raise RequestError("the prompt is empty; it must have at least one token", param="prompt")
-        if prompt >= config.max_model_len:
-            raise RequestError(
-                f"the prompt has {prompt} tokens, but the context holds {config.max_model_len}, one of them generated",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-        most = self._max_length(request)
-        needs = self.discipline.admission.most_blocks(config, prompt, most)
-        if needs > config.num_blocks:
-            raise RequestError(
-                f"{prompt} prompt tokens and {most - prompt} to generate need {needs} KV blocks of "
-                f"{config.block_size} tokens, but there are {config.num_blocks} in all; shorten the prompt, lower "
-                "max_tokens, or serve with a larger KV cache",
-                param="max_tokens",
-                code="kv_capacity_exceeded",
-            )
-        for index, generated in (request.resumed or {}).items():
-            if prompt + int(generated.size) >= most:
-                raise RequestError(
-                    f"sequence {index} to resume has {prompt} prompt and {generated.size} generated tokens, and {most} "
-                    "in all is the most it may have: it has ended",
-                    param="resumed",
-                )
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -252,21 +208,11 @@ class Scheduler:
         """
         if self._plan is not None:
             raise RuntimeError("flush() before complete() or fail() of the step in flight")
-        kv, tiers = self.kv, self.builder.tiers
         if not self.config.num_disk_blocks:
             return None
         self.now = now
-        kv.begin_step()
-        tiers.begin_step()
-        cached = kv.available - kv.free
-        if cached:
-            lease = kv.open(NO_MATCH)
-            blocks = kv.allocate(kv.free + min(cached, max(tiers.available, 1)))  # evicts as many as the host can take
-            kv.release(lease, np.array(blocks, np.int32))
-        else:
-            tiers.flush()
-        self.step = Step(self.totals.steps, now, 0, 0)
-        self._plan = self.step.plan(self.batch, tiers.moves)
+        self.step = self.builder.flush(now)
+        self._plan = self.step.plan(self.batch, self.builder.tiers.moves)
         self._left_in_flight = False
         return self._plan
 
@@ -292,20 +238,9 @@ class Scheduler:
             del self._requests[sequence.request.id]
             self.entrance.ended(sequence.request.id, reason in (FinishReason.STOP, FinishReason.LENGTH))
         sequence.account.ends(self.now, self.totals.steps)
-        self._count_end(reason)
+        self.totals.ended(reason)
         if self._forgotten is not None:
             self._forgotten(sequence)
-
-    def _count_end(self, reason: FinishReason) -> None:
-        totals = self.totals
-        if reason is FinishReason.ABORT:
-            totals.aborted += 1
-        elif reason is FinishReason.EXPIRED:
-            totals.expired += 1
-        elif reason is FinishReason.ERROR:
-            totals.failed += 1
-        else:
-            totals.finished += 1
 
     def _unblock(self, sibling: Sequence) -> None:
         if sibling.state is SequenceState.BLOCKED:
@@ -326,7 +261,7 @@ class Scheduler:
         if tokens.size != rows.size:
             raise ValueError(f"the step samples {rows.size} tokens, the executor returned {tokens.size}")
         if self.config.num_host_blocks:
-            self._moved(plan, result)
+            self.builder.moved(plan, result)
         self._plan = None
         sampled = np.arange(rows.size, dtype=np.int32)
         if self._left_in_flight:
@@ -346,16 +281,6 @@ class Scheduler:
         finished = self._finish_rows(rows, tokens, length, sequences)
         return StepEvents(sequences=sequences, tokens=tokens, sampled=sampled, finished=finished)
 
-    def _moved(self, plan: StepPlan, result: StepResult) -> None:
-        """The moves between tiers were made, and say what they cost."""
-        builder, totals, lost = self.builder, self.totals, result.lost
-        totals.demoted_blocks += len(builder.tiers.moves.out)
-        totals.disk_written_blocks += len(plan.to_disk)
-        totals.disk_read_blocks += len(plan.from_disk)
-        totals.disk_lost_blocks += len(lost)
-        builder.tiers.commit(lost)
-        builder.costs.observe(plan, result)
-
     def _first_token(self, sequence: Sequence, now: float) -> None:
         if sequence.first_token is None:
             sequence.first_token = now
@@ -369,15 +294,7 @@ class Scheduler:
         self, rows: IntArray, tokens: IntArray, length: IntArray, sequences: np.typing.NDArray[np.object_]
     ) -> list[Sequence]:
         batch = self.batch
-        free_to_stop = length >= batch.min_length[rows]
-        stops = np.zeros(rows.size, np.bool_)
-        for eos in self._eos.tolist():
-            stops |= tokens == eos
-        stops &= batch.eos_counts[rows] & free_to_stop
-        for index in np.flatnonzero(batch.own_stops[rows] & free_to_stop & ~stops).tolist():
-            if int(tokens[index]) in sequences[index].request.params.stop_token_ids:
-                stops[index] = True
-                sequences[index].stop_token = int(tokens[index])
+        stops = stopped(batch, rows, tokens, length, self._eos)
         ends = stops | (length >= batch.max_length[rows])
         finished = []
         for index in np.flatnonzero(ends).tolist():
@@ -460,29 +377,7 @@ class Scheduler:
 
     def why(self) -> dict[str, str]:
         """For every waiting sequence, why it was not started in the last step."""
-        step, submitted = self.step, self._submitted_then
-        blocked, reason = step.blocked if step is not None else (None, "")
-        preempted = {sequence.id for sequence, _ in step.preempted} if step is not None else set()
-        reasons: dict[str, str] = {}
-        for sequence in self.waiting:
-            if sequence.id in self._undone:
-                reasons[sequence.id] = "failed: the step it was in could not be executed and is tried again"
-            elif sequence.number >= submitted or step is None:
-                reasons[sequence.id] = "new: arrived after the last step was scheduled"
-            elif sequence.id in preempted:
-                reasons[sequence.id] = "preempted: its KV blocks were needed by others"
-            elif sequence is blocked:
-                reasons[sequence.id] = reason
-            elif sequence.id in step.tried:
-                reasons[sequence.id] = step.tried[sequence.id]
-            elif len(preempted) > (0 if step is None else step.displaced):
-                reasons[sequence.id] = "KV: a running sequence had to be preempted in this step, so nobody starts"
-            elif step.closed:
-                reasons[sequence.id] = step.closed
-            elif blocked is not None and blocked.state is not SequenceState.FINISHED:
-                reasons[sequence.id] = f"behind {blocked.id} ({reason})"
-            else:
-                reasons[sequence.id] = "order: others went first in the last step"
+        reasons = reasons_to_wait(self.waiting, self.step, self._undone, self._submitted_then)
         reasons.update(self.entrance.why())
         for leader, siblings in self._siblings.items():
             for sibling in siblings:
@@ -491,38 +386,8 @@ class Scheduler:
         return reasons
 
     def stats(self) -> SchedulerStats:
-        kv, config = self.kv, self.config
-        return SchedulerStats(
-            running=self.num_running,
-            waiting=self.num_waiting,
-            blocks_total=config.num_blocks,
-            blocks_held=config.num_blocks - kv.available,
-            blocks_cached=kv.available - kv.free,
-            blocks_free=kv.free,
-            host_total=config.num_host_blocks,
-            host_swapped=sum(len(kept.swapped) for kept in self.builder.keeper.sequences.values()),
-            host_cached=len(self.builder.tiers.cached),
-            disk_total=config.num_disk_blocks,
-            disk_cached=len(self.builder.tiers.disk),
-            totals=replace(self.totals),
-        )
+        return look(self)
 
     def check(self) -> None:
         """Prove the accounting of blocks and rows. AssertionError says what differs."""
-        batch = self.batch
-        rows = batch.order.tolist()
-        keeper = self.builder.keeper
-        keeper.check()
-        held = [(kept.lease, kept.kept_blocks) for kept in keeper.sequences.values() if kept.kept_blocks is not None]
-        self.kv.check(
-            [(lease, blocks.tolist()) for lease, blocks in held]
-            + [(batch.leases[row], batch.blocks(row).tolist()) for row in rows]
-        )
-        for row in rows:
-            sequence = batch.occupant[row]
-            assert sequence.row == row and sequence.state is SequenceState.RUNNING, f"row {row} and {sequence} differ"
-            needs, most = (-(-tokens // batch.block_size) for tokens in (batch.computed[row], batch.length[row]))
-            assert needs <= batch.held[row] <= max(needs, most), f"row {row} holds wrong blocks"
-        self.entrance.check_accounts()
-        running = sum(sequence.state is SequenceState.RUNNING for sequence in self._sequences.values())
-        assert running == len(rows), f"{running} sequences say they run, {len(rows)} rows are occupied"
+        prove(self)

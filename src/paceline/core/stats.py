@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.core.request import FinishReason
+
 
 @dataclass
 class Counters:
@@ -31,6 +33,17 @@ class Counters:
     expired: int = 0
     failed: int = 0
     refused: int = 0  # requests not let in, for whatever reason
+
+    def ended(self, reason: FinishReason) -> None:
+        """A sequence has."""
+        if reason is FinishReason.ABORT:
+            self.aborted += 1
+        elif reason is FinishReason.EXPIRED:
+            self.expired += 1
+        elif reason is FinishReason.ERROR:
+            self.failed += 1
+        else:
+            self.finished += 1
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from paceline.core.batch import Batch
 from paceline.core.config import SchedulerConfig
 from paceline.core.costs import Costs
 from paceline.core.discipline import Discipline
-from paceline.core.hits import Hits
+from paceline.core.hits import NO_MATCH, Hits
 from paceline.core.keeper import HOLD, RECOMPUTE, Keeper
 from paceline.core.orders import Order
+from paceline.core.plan import StepPlan, StepResult
 from paceline.core.preemption import preemption
 from paceline.core.promotions import Promotions
 from paceline.core.request import IntArray, Sequence, SequenceState
@@ -94,6 +95,29 @@ class StepBuilder:
         self.step = Step(self.totals.steps, now, self.config.max_num_batched_tokens, self._chunk_limit())
         self.discipline.composition.compose(self, self.step)
         return self.step
+
+    def flush(self, now: float) -> Step:
+        """A step without rows that takes cached contents a tier down, as much at once as the host can take."""
+        kv, tiers = self.kv, self.tiers
+        kv.begin_step()
+        tiers.begin_step()
+        if cached := kv.available - kv.free:
+            lease = kv.open(NO_MATCH)
+            blocks = kv.allocate(kv.free + min(cached, max(tiers.available, 1)))  # evicts them
+            kv.release(lease, np.array(blocks, np.int32))
+        else:
+            tiers.flush()
+        return Step(self.totals.steps, now, 0, 0)
+
+    def moved(self, plan: StepPlan, result: StepResult) -> None:
+        """A step's moves between tiers were made, and say what they cost."""
+        totals, lost = self.totals, result.lost
+        totals.demoted_blocks += len(self.tiers.moves.out)
+        totals.disk_written_blocks += len(plan.to_disk)
+        totals.disk_read_blocks += len(plan.from_disk)
+        totals.disk_lost_blocks += len(lost)
+        self.tiers.commit(lost)
+        self.costs.observe(plan, result)
 
     # -- running sequences ------------------------------------------------------------------------------------------
 

@@ -15,21 +15,11 @@ from paceline.kv.interface import Change, IntArray, Lease, LowerTier, Match
 from paceline.kv.leaf_queue import LeafQueue
 from paceline.kv.pool import BlockPool
 from paceline.kv.radix_check import check
+from paceline.kv.radix_lease import RadixLease
+from paceline.kv.radix_match import find, goes_on
 from paceline.kv.radix_node import BLOCK_ID_BYTES, TOKEN_BYTES, RadixNode, RadixRoot, common_tokens, content_keys
 
 _STALE = "the match is stale: its blocks left the cache; match again whenever `generation` changes"
-
-
-class RadixLease(Lease):
-    """A path from a root down to the end of `node`, which ends with block `registered` of the sequence."""
-
-    __slots__ = ("era", "positions", "twins")
-
-    def __init__(self, namespace: bytes, node: RadixNode, registered: int, era: int) -> None:
-        super().__init__(namespace, node, registered)
-        self.era = era  # resets before this lease was opened
-        self.positions: list[int] = []  # where in the block table `twins` are, ascending; `shadow` runs along
-        self.twins: list[int] = []  # own blocks whose tokens the tree has under the block in `shadow`
 
 
 class RadixCache:
@@ -84,54 +74,14 @@ class RadixCache:
 
     def match(self, tokens: bytes, length: int, namespace: bytes = b"") -> Match:
         """Longest cached prefix of the first `length` tokens (`tokens`: int32 as bytes). O(n + log c), plus memcmp."""
-        node: RadixNode | None = self.roots.get(namespace)
-        if node is None:
+        root = self.roots.get(namespace)
+        if root is None:
             return Match(0, array("i"), 0, -1, None)
-        size = self._block_bytes
-        end = length * TOKEN_BYTES
-        at = 0
-        blocks = array("i")
-        idle = 0
-        while at + size <= end:
-            child = node.children.get(tokens[at : at + size])
-            if child is None:
-                break
-            node = child
-            after = at + len(node.key)
-            if after > end or not tokens.startswith(node.key, at):
-                return self._match_inside(node, tokens[at:end], blocks, idle)
-            blocks += node.blocks
-            if not node.holders:
-                idle += len(node.blocks)
-            at = after
-        tail, tail_block = 0, -1
-        if node.order and at < end:
-            tail, tail_block = node.longest_tail(tokens[at : min(at + size, end)], self._epoch)
-        return Match(at // TOKEN_BYTES + tail, blocks, idle, tail_block, node)
-
-    def _match_inside(self, node: RadixNode, rest: bytes, blocks: array[int], idle: int) -> Match:
-        """The match ends inside the edge of `node`, whose first block agrees with `rest`."""
-        common = len(rest) // TOKEN_BYTES if node.key.startswith(rest) else common_tokens(rest, node.key)
-        whole, tail = divmod(common, self.block_size)
-        blocks += node.blocks[:whole]
-        if not node.holders:
-            idle += whole
-        tail_block = -1
-        if tail and (node.epoch != self._epoch or whole < node.fresh):
-            tail_block = node.blocks[whole]
-        else:
-            tail = 0
-        return Match(len(blocks) * self.block_size + tail, blocks, idle, tail_block, node)
+        return find(root, tokens, length, self.block_size, self._epoch)
 
     def continues(self, match: Match, block: bytes) -> bool:
         """Is there a cached block with these tokens behind the whole blocks of the match? O(1)."""
-        node: RadixNode | None = match.node
-        if node is None:
-            return False
-        count = len(match.blocks) - node.start
-        if count >= len(node.blocks):
-            return block in node.children
-        return node.key[count * self._block_bytes : (count + 1) * self._block_bytes] == block
+        return goes_on(match, block)
 
     def open(self, match: Match, namespace: bytes = b"") -> Lease:
         """Hold the matched whole blocks. O(n). ValueError if they have left the cache since the match."""
@@ -145,10 +95,7 @@ class RadixCache:
             node = node.parent  # split since the match
         if node.end < count or node.blocks[count - 1 - node.start] != match.blocks[-1]:
             raise ValueError(_STALE)
-        top = node
-        while top.parent is not None:
-            top = top.parent
-        if self.roots.get(namespace) is not top:
+        if self.roots.get(namespace) is not node.top():
             raise ValueError(_STALE)
         if node.end > count:
             node = self._split(node, count - node.start)
@@ -218,10 +165,7 @@ class RadixCache:
 
     def _demote(self, lower: LowerTier, leaf: RadixNode, first: int) -> None:
         """Offer the blocks from `first` on to the tier below, the tail first. Only what was written is worth it."""
-        top: RadixNode = leaf
-        while top.parent is not None:
-            top = top.parent
-        keys = content_keys(leaf, lower.root(cast(RadixRoot, top).namespace), self._block_bytes)
+        keys = content_keys(leaf, lower.root(cast(RadixRoot, leaf.top()).namespace), self._block_bytes)
         written = len(keys) if leaf.epoch != self._epoch else min(leaf.fresh, len(keys))
         for index in range(written - 1, first - 1, -1):
             lower.demote(leaf.blocks[index], keys[index])
@@ -436,18 +380,9 @@ class RadixCache:
         """Forget all contents. Trees that sequences still hold live on unseen until those leave, then become free."""
         everything = True
         for root in self.roots.values():
-            stack: list[RadixNode] = [root]
-            while stack:
-                node = stack.pop()
-                for first, child in list(node.children.items()):
-                    if child.holders:
-                        everything = False
-                    else:
-                        node.drop(first)
-                        self.pool.give(child.blocks)
-                    stack.append(child)
-                if not node.holders:
-                    node.blocks = array("i")
+            idle, all_idle = root.drop_idle()
+            self.pool.give(idle)
+            everything = everything and all_idle
         self.roots = {}
         if self.changes is not None:
             self.changes.append(None)

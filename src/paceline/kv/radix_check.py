@@ -10,7 +10,8 @@ from paceline.kv.interface import Lease
 from paceline.kv.radix_node import TOKEN_BYTES, RadixNode
 
 if TYPE_CHECKING:
-    from paceline.kv.radix import RadixCache, RadixLease
+    from paceline.kv.radix import RadixCache
+    from paceline.kv.radix_lease import RadixLease
 
 
 def check(cache: RadixCache, held: Iterable[tuple[Lease, Sequence[int]]]) -> None:

@@ -57,6 +57,13 @@ class RadixNode:
         """Blocks between the root and the end of this node."""
         return self.start + len(self.blocks)
 
+    def top(self) -> RadixNode:
+        """The root of its tree."""
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
+
     def adopt(self, first: bytes, child: RadixNode) -> None:
         """Enter a child under the bytes of its first block, which no other child has."""
         self.children[first] = child
@@ -149,6 +156,23 @@ class RadixRoot(RadixNode):
     def __init__(self, namespace: bytes) -> None:
         super().__init__(None, 0, bytearray(), array("i"))
         self.namespace = namespace
+
+    def drop_idle(self) -> tuple[array[int], bool]:
+        """Take every node nobody holds out of the tree: their blocks, and whether that was all there were."""
+        dropped, everything = array("i"), True
+        stack: list[RadixNode] = [self]
+        while stack:
+            node = stack.pop()
+            for first, child in list(node.children.items()):
+                if child.holders:
+                    everything = False
+                else:
+                    node.drop(first)
+                    dropped += child.blocks
+                stack.append(child)
+            if not node.holders:
+                node.blocks = array("i")
+        return dropped, everything
 
 
 _SMALL = 512  # bytes up to which Python's integers beat numpy's fixed cost
