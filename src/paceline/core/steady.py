@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.core.batch import Batch
 from paceline.core.compositions import MixedChunks
 from paceline.core.orders import Order
 from paceline.core.overload import Accept, MostRequests
@@ -44,16 +45,47 @@ class Started(NamedTuple):
 
 
 class _Rows:
-    """The running rows, all of which decode: columns of their own, so that a step touches no others."""
+    """The running rows, all of which decode. Steps go by as `ticks`; what is kept of each row stays as it is meanwhile."""
 
-    __slots__ = ("computed", "context", "left", "room", "rows")
+    __slots__ = ("base", "context", "edge", "last", "least", "rows", "ticks")
 
-    def __init__(self, rows: IntArray, computed: IntArray, left: IntArray, room: IntArray) -> None:
+    def __init__(self, batch: Batch) -> None:
+        rows = batch.order
+        computed = batch.computed.take(rows)
+        self.ticks = 0
         self.rows = rows  # `batch.order` itself: another object there means other rows
-        self.computed = computed  # known tokens are one more
-        self.left = left  # tokens to generate
-        self.room = room  # tokens that still fit into the blocks held
+        self.base = computed  # tokens with K/V, and `ticks` more; known tokens are one more than these
+        self.last = batch.max_length.take(rows) - batch.length.take(rows)  # tick at which the row ends
+        self.edge = batch.held.take(rows) * batch.block_size - computed  # tick up to which its blocks last
+        self.least = int(self.last.min())
         self.context = int(computed.sum())  # tokens with K/V of all together
+
+    def join(self, batch: Batch, row: int) -> None:
+        """A row that has computed all it knows in the step of this tick is like the others from here on."""
+        computed = int(batch.computed[row])
+        last = self.ticks + int(batch.max_length[row] - batch.length[row]) - 1
+        self.base = _with(self.base, computed - self.ticks)
+        self.last = _with(self.last, last)
+        self.edge = _with(self.edge, self.ticks + int(batch.held[row]) * batch.block_size - computed)
+        self.least = min(self.least, last)
+        self.context += computed
+
+    def leave(self, order: IntArray) -> bool:
+        """Without those that have ended; `order` are the others. False: nobody is left."""
+        stay = self.last > self.ticks
+        self.rows = order
+        self.base, self.last, self.edge = self.base[stay], self.last[stay], self.edge[stay]
+        if not self.last.size:
+            return False
+        self.least = int(self.last.min())
+        return True
+
+
+def _with(column: IntArray, value: int) -> IntArray:
+    longer = np.empty(column.size + 1, np.int32)
+    longer[:-1] = column
+    longer[-1] = value
+    return longer
 
 
 class SteadyDecode:
@@ -82,7 +114,6 @@ class SteadyDecode:
         self._unregistered = False
         self._known: _Rows | None = None
         self._started: list[Started] | None = None  # in the step that was begun
-        self._ones: IntArray = np.ones(scheduler.config.max_num_seqs, np.int32)
 
     # -- who runs ---------------------------------------------------------------------------------------------------
 
@@ -105,8 +136,7 @@ class SteadyDecode:
             or (length == batch.prompt_length[rows]).any()
         ):
             return None
-        room = batch.held[rows] * batch.block_size - computed
-        self._known = _Rows(rows, computed, batch.max_length[rows] - length, room)
+        self._known = _Rows(batch)
         return self._known
 
     @property
@@ -133,12 +163,12 @@ class SteadyDecode:
         scheduler = self.scheduler
         if len(scheduler.waiting) or (known := self._rows()) is None or scheduler.num_waiting:
             return 0
-        count = min(int(known.left.min()), LONGEST)
+        count = min(known.least - known.ticks, LONGEST)
         # Every row crosses an edge at most once in block_size steps: as a rule there is no need to look at each.
         size, available = scheduler.batch.block_size, self._available
         if -(-count // size) * known.rows.size <= available:
             return count
-        while count > 0 and int(np.maximum(-((known.room - count) // size), 0).sum()) > available:
+        while count > 0 and int(np.maximum(-((known.edge - known.ticks - count) // size), 0).sum()) > available:
             count //= 2
         return count
 
@@ -158,35 +188,33 @@ class SteadyDecode:
         """Every row computes `count` tokens, and is given the blocks for them. What is known grows as much."""
         batch = self.scheduler.batch
         size = batch.block_size
-        known.computed += count
-        known.room -= count
+        known.ticks += count
         known.context += count * known.rows.size
-        index = (known.room < 0).nonzero()[0]
+        index = (known.edge < known.ticks).nonzero()[0]
         if index.size:
-            needs = -(known.room[index] // size)
+            needs = -((known.edge[index] - known.ticks) // size)
             self.scheduler.builder.give_blocks(known.rows[index], needs)
-            known.room[index] += needs * size
+            known.edge[index] += needs * size
         if self._late:
             self._unregistered = True
             return
-        for at in (known.computed % size < count).nonzero()[0].tolist():
-            self._register(int(known.rows[at]), int(known.computed[at]))
+        computed = known.base + known.ticks
+        for at in (computed % size < count).nonzero()[0].tolist():
+            self._register(int(known.rows[at]), int(computed[at]))
 
     def _generated(self, known: _Rows, count: int, now: float) -> list[Sequence]:
         """Every row has got `count` tokens more; who ended by that."""
         scheduler = self.scheduler
         scheduler.now = scheduler.entrance.now = now
         scheduler.totals.generation_tokens += count * known.rows.size
-        known.left -= count
-        done = (known.left <= 0).nonzero()[0].tolist()
-        return self._end(known, done) if done else []
+        return self._end(known) if known.least <= known.ticks else []
 
-    def _end(self, known: _Rows, done: list[int]) -> list[Sequence]:
+    def _end(self, known: _Rows) -> list[Sequence]:
         scheduler = self.scheduler
         batch = scheduler.batch
         ended: list[Sequence] = []
-        for at in done:
-            row, computed = int(known.rows[at]), int(known.computed[at])
+        for at in (known.last <= known.ticks).nonzero()[0].tolist():
+            row, computed = int(known.rows[at]), int(known.base[at]) + known.ticks
             batch.computed[row], batch.length[row] = computed, computed + 1
             known.context -= computed
             if self._late:
@@ -194,11 +222,8 @@ class SteadyDecode:
             sequence = batch.occupant[row]
             scheduler._end(sequence, FinishReason.LENGTH)
             ended.append(sequence)
-        stay = known.left > 0
-        if len(done) == stay.size:
+        if not known.leave(batch.order):
             self._known = None
-        known.rows = batch.order
-        known.computed, known.left, known.room = known.computed[stay], known.left[stay], known.room[stay]
         return ended
 
     # -- a step that may start somebody -----------------------------------------------------------------------------
@@ -207,7 +232,7 @@ class SteadyDecode:
         """A step in which every running row decodes one token and others start, if the discipline lets them.
         `finish` ends it. None, and nothing has happened: it has to be scheduled."""
         scheduler, known = self.scheduler, self._rows()
-        if known is None or not self._admits or int(np.count_nonzero(known.room < 1)) > self._available:
+        if known is None or not self._admits or int(np.count_nonzero(known.edge <= known.ticks)) > self._available:
             return None
         rows, batch, builder = known.rows, scheduler.batch, scheduler.builder
         composition = scheduler.discipline.composition
@@ -219,8 +244,9 @@ class SteadyDecode:
             scheduler.totals.steps, now, scheduler.config.max_num_batched_tokens, builder._chunk_limit()
         )
         self._compute(known, 1)
-        batch.computed[rows] = batch.length[rows] = known.computed
-        step.put_bulk(rows, self._ones[: rows.size], rows.size)
+        batch.computed[rows] = batch.length[rows] = known.base + known.ticks
+        step.rows, step.counts = rows.tolist(), [1] * rows.size
+        step.budget -= rows.size
         step.sizes = composition.buckets
         builder.admit(step)
         scheduler._decided(step, now)
@@ -245,19 +271,11 @@ class SteadyDecode:
         if not all(one.samples for one in started):
             return self._finish_cut(known, [one.row for one in started if one.samples], now)
         if started:
-            self._join(known, [one.row for one in started])
+            known.rows = self.scheduler.batch.order
+            for one in started:
+                known.join(self.scheduler.batch, one.row)
             self._first_tokens([one.row for one in started], now)
         return self._generated(known, 1, now)
-
-    def _join(self, known: _Rows, new: list[int]) -> None:
-        """Rows that have computed all they know are like the others from here on."""
-        batch = self.scheduler.batch
-        known.rows = batch.order
-        computed = batch.computed[new]
-        known.computed = np.concatenate((known.computed, computed))
-        known.left = np.concatenate((known.left, batch.max_length[new] - batch.length[new]))
-        known.room = np.concatenate((known.room, batch.held[new] * batch.block_size - computed))
-        known.context += int(computed.sum())
 
     def _first_tokens(self, rows: list[int], now: float) -> None:
         batch, scheduler = self.scheduler.batch, self.scheduler
@@ -292,8 +310,8 @@ class SteadyDecode:
         batch, known = self.scheduler.batch, self._known
         if known is not None:
             if self._started is None:
-                batch.computed[known.rows] = known.computed
-                batch.length[known.rows] = known.computed + 1
+                computed = known.base + known.ticks
+                batch.computed[known.rows], batch.length[known.rows] = computed, computed + 1
             self._known = None
         if not self._unregistered:
             return

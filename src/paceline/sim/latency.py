@@ -26,6 +26,9 @@ from paceline.sim.models import ModelShape
 
 FloatArray = npt.NDArray[np.float64]
 
+MOST_AT_ONCE = 256  # decode steps foreseen together
+_STEPS = np.arange(float(MOST_AT_ONCE))
+
 RESERVED_BYTES = 0.9e9  # context, kernels and graphs that a device keeps for itself
 ACTIVATION_FACTOR = 24  # bytes of working memory per token of the budget and per byte of hidden state
 
@@ -102,12 +105,16 @@ class StepTimes:
         return (base + self.per_context * context) * self.scale
 
     def decode_run(self, rows: int, context: int, count: int) -> FloatArray:
-        """Seconds of `count` decode steps in a row, the first with `context` tokens in all: float64[count]."""
-        contexts = context + rows * np.arange(count, dtype=np.float64)
+        """Seconds of `count` decode steps in a row, MOST_AT_ONCE at most: float64[count].
+
+        `context`: tokens that the rows of the first attend to, all together.
+        """
+        contexts = context + rows * _STEPS[:count]
         if self.window_share:
             contexts = contexts - self.window_share * np.maximum(contexts - self.window * rows, 0.0)
         base = self.fixed(rows) + self.per_sample * rows + self.per_pair * 0.0
-        return (base + self.per_context * contexts) * self.scale
+        seconds = base + self.per_context * contexts
+        return seconds if self.scale == 1 else seconds * self.scale
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from paceline.core.scheduler import Scheduler
 from paceline.core.steady import Started, SteadyDecode
 from paceline.errors import PacelineError, RequestError
 from paceline.sim.executor import SimulatedExecutor
-from paceline.sim.latency import FloatArray, StepShape, StepTimes
+from paceline.sim.latency import MOST_AT_ONCE, FloatArray, StepShape, StepTimes
 from paceline.sim.log import RunLog, Usage, without_numbers
 from paceline.sim.prompts import SimulatedRequest, resumable
 from paceline.workload.records import Outcome
 
-MOST_AT_ONCE = 256  # decode steps foreseen together
 IDLE_WAIT = 0.02  # seconds after which an engine that could run nothing asks its scheduler again
 MOST_WAITS = 1000  # in a row, after which only an arrival can change anything
 
@@ -100,7 +99,7 @@ class Replica:
         if self.clock >= now:
             self._ends, self.next = None, self.clock
             return
-        kept = 1 + int(np.searchsorted(self._ends[:-1], now, "left"))
+        kept = 1 + int(self._ends[:-1].searchsorted(now, "left"))
         self._ends = self._ends[:kept]
         self.next = float(self._ends[-1])
 
@@ -342,7 +341,7 @@ class Replica:
 
     def die(self, now: float) -> list[SimulatedRequest]:
         """It stops at once. Its requests with the tokens they have so far, to be resumed elsewhere."""
-        if self._ends is not None and (done := int(np.searchsorted(self._ends, now, "right"))):
+        if self._ends is not None and (done := int(self._ends.searchsorted(now, "right"))):
             self._take(self._ends[:done])
         self._write_last()
         self._steady.settle()
