@@ -206,10 +206,7 @@ def random_script(random: Random, discipline: str, order: str, distinct: bool = 
         kv_load=random.choice(["auto", "auto", "always", "never"]),
         max_preemptions=random.choice([0, 1, 2, 4]),
     )
-    # Where prompts start that do not fit as a whole, or come in parts, some compositions need the victims they were
-    # made with: a prompt that evicts itself and starts again keeps decodes from running.
-    whole = config.scheduler_reserve_full_isl and not config.long_prefill_token_threshold
-    victim = random.choice([None, None, *VICTIMS]) if whole else None
+    victim = random.choice([None, None, *VICTIMS])
     try:
         discipline_named(discipline, order).with_eviction(victim)
     except ConfigError:

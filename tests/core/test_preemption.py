@@ -165,3 +165,34 @@ def test_when_all_are_protected_somebody_yields_all_the_same() -> None:
     world.drain()
     assert world.scheduler.totals.preemptions > 0
     assert all(sequence.state is SequenceState.FINISHED for sequence in world.ended.values())
+
+
+# Others who get nowhere: both ran for ever once, with prompts in parts of a token.
+PARTS = {"max_num_seqs": 3, "long_prefill_token_threshold": 1}
+
+
+def test_one_that_comes_back_and_evicts_itself_does_not_keep_the_others_from_running() -> None:
+    """Decodes go by arrival, and the first of them is the one admitted last: itself the victim of its wish to grow."""
+    config = SchedulerConfig(num_blocks=6, block_size=4, max_num_batched_tokens=3, max_model_len=24, **PARTS)
+    world = World(config, "vllm-v0", victim="newest")
+    for name in ("a", "b"):
+        world.add(Ask(name, (0, 0, 3, 4, 3, 0, 0, 2, 1), max_tokens=15, n=3))
+    world.drain()
+
+
+def test_prompts_that_grow_do_not_take_turns_in_evicting_each_other_for_ever() -> None:
+    """Who has most changes while prompts come in parts, so it is not asked who holds most."""
+    config = SchedulerConfig(
+        num_blocks=17,
+        block_size=2,
+        max_num_batched_tokens=6,
+        max_model_len=33,
+        enable_prefix_caching=False,
+        scheduler_reserve_full_isl=False,
+        **PARTS,
+    )
+    world = World(config, "vllm", victim="most-kv")
+    world.add(Ask("a", (0, 0, 1, 1, 4, 3, 4, 3), max_tokens=14, seed=1))
+    world.turn()
+    world.add(Ask("b", (0, 0, 1, 1), max_tokens=17, n=2, seed=1))
+    world.drain()

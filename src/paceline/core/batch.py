@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paceline.core.request import IntArray, Sequence
+from paceline.core.request import IntArray, RowArray, Sequence
 
 
 class Batch:
@@ -36,7 +36,7 @@ class Batch:
         self.done: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)  # has ended, and stays until the whole batch has
         self.occupant: npt.NDArray[np.object_] = np.full(rows, None, object)  # the Sequence of each row
         self.leases: list[Any] = [None] * rows
-        self.order: IntArray = np.zeros(0, np.int32)  # occupied rows, in order of admission
+        self.order: RowArray = np.zeros(0, np.intp)  # occupied rows, in order of admission
         self._vacant = list(range(rows - 1, -1, -1))
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Batch:
         self.done[row] = False
         self.occupant[row] = sequence
         self.leases[row] = sequence.lease
-        order = np.empty(self.order.size + 1, np.int32)
+        order = np.empty(self.order.size + 1, np.intp)
         order[:-1] = self.order
         order[-1] = row
         self.order = order

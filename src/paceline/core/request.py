@@ -13,6 +13,7 @@ from paceline.core.account import Account
 from paceline.core.params import SamplingParams
 
 IntArray = npt.NDArray[np.int32]
+RowArray = npt.NDArray[np.intp]  # what numpy indexes with several times faster than with any other integers
 
 
 class SequenceState(enum.Enum):

@@ -24,6 +24,7 @@ class _Slots:
         self.builder = builder
         rows = builder.config.max_num_seqs
         self.last: list[Sequence | None] = [None] * rows
+        self.entered = np.zeros(rows, np.int64)  # [rows] by a count of enterings
         self.given_up = np.full(rows, -1, np.int64)  # [rows] by a count of givings up; -1: never had
         self.next: dict[int, Sequence] = {}
         self._count = 0
@@ -40,14 +41,15 @@ class _Slots:
 
     def enter(self, row: int, sequence: Sequence) -> None:
         self.last[row] = sequence
+        self.entered[row] = self.entered.max() + 1
         del self.next[row]
         self._taken = self.builder.batch.order
 
     def keep(self, preempted: list[Sequence]) -> None:
-        """Those who were preempted come back to the slots they had."""
-        for row, sequence in enumerate(self.last):
-            if sequence in preempted:
-                self.next[row] = sequence
+        """Those who were preempted come back to the slots they had, of several to the one they had last."""
+        for sequence in preempted:
+            rows = [row for row, last in enumerate(self.last) if last is sequence]
+            self.next[max(rows, key=lambda row: int(self.entered[row]))] = sequence
 
     def assign(self, similarity: float) -> None:
         """Give those who wait, in order, the slots that nobody has or is to have."""

@@ -15,10 +15,11 @@ from paceline.core.evictions.victims import (
     ShortestOutput,
 )
 
-# Whom a user may have yield under any row that preempts.
+# Whom a user may have yield under any row that preempts. When it has to be the row that wants to grow, the rows after
+# it run: not every composition takes rows in the order the victims are chosen by, and somebody must get on.
 VICTIMS: dict[str, Any] = {
-    "newest": Newest(),
-    "latest-arrival": LatestArrival(),
+    "newest": Newest(yields_turn=True),
+    "latest-arrival": LatestArrival(yields_turn=True),
     "lowest-priority": LowestPriority(),
     "least-lost": LeastLost(),
     "shortest-output": ShortestOutput(),

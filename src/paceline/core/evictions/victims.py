@@ -25,7 +25,10 @@ class Newest:
 
 @dataclass(frozen=True)
 class MostKV:
-    """The one that holds most blocks, of these the one admitted last: as few as possible have to go."""
+    """The longest, which has or will have most KV, of equals the one admitted last: as few as possible have to go.
+
+    By known tokens, not by blocks held: those change as prompts come in parts, and two could evict each other for ever.
+    """
 
     yields_turn: bool = True
     how: str = "recompute"
@@ -33,7 +36,7 @@ class MostKV:
 
     def victim(self, builder: StepBuilder, row: int) -> int | None:
         rows = builder.batch.order[::-1]
-        return int(rows[np.argmax(builder.batch.held[rows])])
+        return int(rows[np.argmax(builder.batch.length[rows])])
 
 
 @dataclass(frozen=True)
