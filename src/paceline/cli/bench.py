@@ -1,16 +1,19 @@
-"""`paceline bench`: load tests of OpenAI-compatible servers."""
+"""`paceline bench`: load tests of OpenAI-compatible servers, and of an engine without one."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import typer
 
 from paceline.cli.bench_flags import CompareFlags, MeasureFlags, SweepFlags, TargetFlags
+from paceline.cli.bench_offline_flags import EngineFlags, OfflineFlags
 from paceline.cli.flag_sets import command
 from paceline.cli.workload_flags import WorkloadFlags
 
 app = typer.Typer(
     name="bench",
-    help="Measure servers: one (serve), several side by side (compare), or up to the knee (sweep).",
+    help="Measure servers: one (serve), several side by side (compare), or up to the knee (sweep); offline: an engine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -44,6 +47,15 @@ def bench_sweep(sweep: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, 
     from paceline.cli.bench_commands import sweep as run
 
     return run(sweep, target, traffic, flags)
+
+
+@app.command("offline")
+@command(OfflineFlags, EngineFlags)
+def bench_offline(flags: OfflineFlags, engine: Any) -> int:
+    """Run a workload of exact token ids on an engine in this process, without a server: rates, latencies, memory."""
+    from paceline.cli.bench_offline import offline
+
+    return offline(flags, engine)
 
 
 def _need_extra() -> None:
