@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.core.compositions.closed_batch import close
-from paceline.core.request import IntArray
+from paceline.core.request import RowArray, Sequence
+from paceline.core.without import Without
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class ContextsFirst:
 
     With chunked prefill, prompts share what the generations leave of the token budget. `first_come_first_served`
     gives each as much as it can take, `equal_progress` one unit each in turn; a part that does not end its prompt is
-    a multiple of `chunk_unit` tokens (0: a block). A prompt that gets no part keeps those behind it waiting.
+    a multiple of `chunk_unit` tokens (0: a block). A prompt that gets no part is left out, and those behind it may have
+    the rest of the budget, but not the blocks it wants.
     `closed`: nobody joins while somebody runs. In a step that preempts, nobody is admitted.
     """
 
@@ -70,13 +72,13 @@ class ContextsFirst:
         unit = min(self.chunk_unit or builder.config.block_size, builder.config.max_num_batched_tokens)
         return min(unit, step.chunk_limit) if step.chunk_limit else unit
 
-    def _first_come(self, builder: StepBuilder, step: Step, contexts: IntArray, joins: bool) -> None:
+    def _first_come(self, builder: StepBuilder, step: Step, contexts: RowArray, joins: bool) -> None:
         unit = self._unit(builder, step)
         self._run(builder, step, contexts, step.chunk_limit or step.budget, unit)
         if joins:
             self._admit(builder, step, None, unit)
 
-    def _equal_progress(self, builder: StepBuilder, step: Step, contexts: IntArray, joins: bool) -> None:
+    def _equal_progress(self, builder: StepBuilder, step: Step, contexts: RowArray, joins: bool) -> None:
         """A unit each in the order of the queue, then further rounds until the budget or everybody's wish is met."""
         unit = self._unit(builder, step)
         first = len(step.rows)
@@ -106,7 +108,7 @@ class ContextsFirst:
                 builder.enlarge(step, row, part)
 
     @staticmethod
-    def _run(builder: StepBuilder, step: Step, contexts: IntArray, most: int, unit: int) -> None:
+    def _run(builder: StepBuilder, step: Step, contexts: RowArray, most: int, unit: int) -> None:
         """Give unfinished prompts their parts, making room as the discipline does."""
         batch = builder.batch
         for row in contexts.tolist():
@@ -125,9 +127,26 @@ class ContextsFirst:
 
     @staticmethod
     def _admit(builder: StepBuilder, step: Step, most: int | None, unit: int) -> None:
+        """New prompts, in order. One that gets no part is left out; the others may have what is left beside it."""
         if step.preempted:
             return
+        batch, kept = builder.batch, 0  # blocks that those left out want
         for sequence in list(islice(iter(builder.waiting), builder.config.max_num_seqs)):
-            if (reason := builder.try_admit(step, sequence, most, unit)) is not None:
-                step.blocked = (sequence, reason)
+            if kept and not _fits_beside(builder, sequence, kept):
                 return
+            if (reason := builder.try_admit(step, sequence, most, unit)) is None:
+                continue
+            if step.blocked[0] is None:
+                step.blocked = (sequence, reason)
+            else:
+                step.tried[sequence.id] = reason
+            if step.budget <= 0 or batch.full or not reason.startswith("budget"):
+                return
+            size = int(sequence.tokens.size)
+            kept += builder.discipline.admission.most_blocks(builder.config, size, sequence.max_length)
+
+
+def _fits_beside(builder: StepBuilder, sequence: Sequence, blocks: int) -> bool:
+    """Could it start if so many blocks less were free?"""
+    state: StepBuilder = Without(builder, builder.batch.order, -blocks)  # type: ignore[assignment]
+    return builder.discipline.admission.refuse(state, sequence, builder.match(sequence), 1) is None

@@ -31,7 +31,7 @@ NO_EVICT = Discipline(
     failure_modes=(
         "under-fills when max_tokens is loose: who asks for 4,096 tokens and says 50 reserves for 4,096",
         "a head that does not fit stops smaller requests behind it",
-        "first come, first served chunks leave the rest of the budget unused where a prompt is cut to whole units",
+        "a prompt that would get less than a unit waits, and ones shorter than that pass it, without end",
     ),
 )
 
