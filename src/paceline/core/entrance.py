@@ -10,7 +10,7 @@ from paceline.core.orders import Order
 from paceline.core.queue_limits import QueueLimits
 from paceline.core.quota_gate import QuotaGate
 from paceline.core.quotas import Quotas
-from paceline.core.request import IntArray, Request, Sequence, SequenceState
+from paceline.core.request import Request, RowArray, Sequence, SequenceState
 from paceline.core.step import Step
 from paceline.core.time_limits import TimeLimits
 from paceline.core.visit import Stage, Visit
@@ -139,7 +139,7 @@ class Entrance:
             self.gate.started(visit, now)
         visit.stage = Stage.STARTED
 
-    def generated(self, rows: IntArray, now: float) -> None:
+    def generated(self, rows: RowArray, now: float) -> None:
         """Each of these rows [S] got one more token."""
         self.now = now
         if self.gate is not None:

@@ -18,7 +18,7 @@ from paceline.core.batch import Batch
 from paceline.core.orders import Order
 from paceline.core.quota_account import NEVER, QuotaAccount
 from paceline.core.quotas import Quotas
-from paceline.core.request import IntArray, Sequence, SequenceState
+from paceline.core.request import RowArray, Sequence, SequenceState
 from paceline.core.visit import Stage, Visit
 from paceline.errors import RequestError
 
@@ -115,7 +115,7 @@ class QuotaGate:
         if sequence.row >= 0:
             self._pays[sequence.row] = not visit.borrows
 
-    def generated(self, batch: Batch, rows: IntArray, now: float) -> None:
+    def generated(self, batch: Batch, rows: RowArray, now: float) -> None:
         """Each of these rows [S] got one more token."""
         if not self._limits_output:
             return

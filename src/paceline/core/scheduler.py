@@ -23,7 +23,16 @@ from paceline.core.plan import StepPlan, StepResult
 from paceline.core.queue_limits import refusal
 from paceline.core.quotas import Quotas
 from paceline.core.reasons import reasons_to_wait
-from paceline.core.request import FinishReason, IntArray, Request, Sequence, SequenceState, StepEvents, sequence_id
+from paceline.core.request import (
+    FinishReason,
+    IntArray,
+    Request,
+    RowArray,
+    Sequence,
+    SequenceState,
+    StepEvents,
+    sequence_id,
+)
 from paceline.core.stats import Counters, SchedulerStats
 from paceline.core.step import Step
 from paceline.core.step_builder import StepBuilder
@@ -70,7 +79,7 @@ class Scheduler:
         self._submitted_then = 0  # how many had been when the last step was scheduled
         self.now = 0.0  # the latest time the caller told
         self._undone: set[str] = set()  # sequences of the last step, where that was not executed
-        self._generated: Callable[[Batch, IntArray], None] | None = getattr(self.waiting, "generated", None)
+        self._generated: Callable[[Batch, RowArray], None] | None = getattr(self.waiting, "generated", None)
         self._forgotten: Callable[[Sequence], None] | None = getattr(self.waiting, "ended", None)
         self._eos = np.array(config.eos_token_ids, np.int32)
 
@@ -256,7 +265,7 @@ class Scheduler:
         if plan is None or self.step is None:
             raise RuntimeError("complete() without a step in flight")
         self.now = now
-        rows = plan.rows[plan.samples]
+        rows = plan.rows[plan.samples].astype(np.intp)
         tokens = np.asarray(result.tokens, np.int32)
         if tokens.size != rows.size:
             raise ValueError(f"the step samples {rows.size} tokens, the executor returned {tokens.size}")
@@ -291,7 +300,7 @@ class Scheduler:
                 self._unblock(sibling)
 
     def _finish_rows(
-        self, rows: IntArray, tokens: IntArray, length: IntArray, sequences: np.typing.NDArray[np.object_]
+        self, rows: RowArray, tokens: IntArray, length: IntArray, sequences: np.typing.NDArray[np.object_]
     ) -> list[Sequence]:
         batch = self.batch
         stops = stopped(batch, rows, tokens, length, self._eos)

@@ -16,7 +16,7 @@ from paceline.core.batch import Batch
 from paceline.core.compositions import MixedChunks
 from paceline.core.orders import Order
 from paceline.core.overload import Accept, MostRequests
-from paceline.core.request import FinishReason, IntArray, Sequence
+from paceline.core.request import FinishReason, IntArray, RowArray, Sequence
 from paceline.core.scheduler import Scheduler
 from paceline.core.step import Step
 from paceline.core.step_builder import Observer
@@ -27,7 +27,7 @@ LONGEST = 4096  # steps taken at once, at most
 _COMPOSITIONS: tuple[type, ...] = (MixedChunks,)
 _OVERLOADS: tuple[type, ...] = (Accept, MostRequests)
 
-_NOBODY: IntArray = np.zeros(0, np.int32)
+_NOBODY: RowArray = np.zeros(0, np.intp)
 
 
 def _rests(waiting: Order) -> bool:
@@ -45,7 +45,7 @@ class Started(NamedTuple):
 
 
 class _Rows:
-    """The running rows, all of which decode. Steps go by as `ticks`; what is kept of each row stays as it is meanwhile."""
+    """The running rows, all of which decode. Steps go by as `ticks`; what is kept of each stays as it is meanwhile."""
 
     __slots__ = ("base", "context", "edge", "last", "least", "rows", "ticks")
 
@@ -70,7 +70,7 @@ class _Rows:
         self.least = min(self.least, last)
         self.context += computed
 
-    def leave(self, order: IntArray) -> bool:
+    def leave(self, order: RowArray) -> bool:
         """Without those that have ended; `order` are the others. False: nobody is left."""
         stay = self.last > self.ticks
         self.rows = order
@@ -140,7 +140,7 @@ class SteadyDecode:
         return self._known
 
     @property
-    def rows(self) -> IntArray:
+    def rows(self) -> RowArray:
         """Rows that decode, in order of admission; those a step that was begun started are not among them yet."""
         return _NOBODY if self._known is None else self._known.rows
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from paceline.core.batch import Batch
 from paceline.core.plan import Entered, StepPlan
-from paceline.core.request import IntArray, Sequence
+from paceline.core.request import IntArray, RowArray, Sequence
 from paceline.kv.tiers import Moves
 
 # Which prompts may be cut to the tokens left in a step (`Step.cut`), where chunked prefill is on at all.
@@ -23,7 +23,7 @@ class Step:
         self.now = now  # seconds on the caller's clock
         self.budget = budget  # tokens still to give
         self.chunk_limit = chunk_limit  # most tokens one row may get; 0: no limit
-        self.rows: list[int] | IntArray = []
+        self.rows: list[int] | RowArray = []
         self.counts: list[int] | IntArray = []
         self.entered: list[Entered] = []
         self.copies: list[tuple[int, int]] = []
@@ -49,7 +49,7 @@ class Step:
         self.blocked: tuple[Sequence | None, str] = (None, "")  # the first that could not be admitted, and why
         self.tried: dict[str, str] = {}  # sequence id -> why it could not, of those behind it that were tried too
 
-    def put_bulk(self, rows: IntArray, counts: IntArray, total: int) -> None:
+    def put_bulk(self, rows: RowArray, counts: IntArray, total: int) -> None:
         """Schedule many rows at once, after those scheduled before."""
         if len(self.rows):
             self._as_lists()
@@ -90,14 +90,14 @@ class Step:
 
     def plan(self, batch: Batch, moves: Moves) -> StepPlan | None:
         """None when nothing is scheduled and nothing moves. `batch.computed` already counts this step's tokens."""
-        rows = np.asarray(self.rows, np.int32)
+        rows = np.asarray(self.rows, np.intp)
         if not rows.size and not self.swap_out and not moves:
             return None
         counts = np.asarray(self.counts, np.int32)
         ends = batch.computed[rows]
         return StepPlan(
             step=self.number,
-            rows=rows,
+            rows=rows.astype(np.int32),
             starts=ends - counts,
             counts=counts,
             samples=ends == batch.length[rows],

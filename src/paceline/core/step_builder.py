@@ -18,7 +18,7 @@ from paceline.core.orders import Order
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.preemption import preemption
 from paceline.core.promotions import Promotions
-from paceline.core.request import IntArray, Sequence, SequenceState
+from paceline.core.request import IntArray, RowArray, Sequence, SequenceState
 from paceline.core.stats import Counters
 from paceline.core.step import Step
 from paceline.core.without import Without
@@ -131,7 +131,7 @@ class StepBuilder:
             limit = max(limit, config.max_num_batched_tokens // everyone)
         return limit
 
-    def run(self, step: Step, rows: IntArray, spare: int = 0) -> None:
+    def run(self, step: Step, rows: RowArray, spare: int = 0) -> None:
         """Give running rows, in the order given, the tokens they want while the budget lasts; evict to make room.
 
         Beside others, a row only runs while `spare` blocks are free, whether it needs them or not.
@@ -164,12 +164,12 @@ class StepBuilder:
             self.register(int(rows[index]), int(whole[index]))
         batch.computed[rows] = ends
 
-    def _still_running(self, step: Step, rows: IntArray) -> IntArray:
+    def _still_running(self, step: Step, rows: RowArray) -> RowArray:
         """Without rows that were emptied in this step, whoever has them now."""
         started = {sequence.row for sequence in (*step.new, *step.resumed)}
         return rows[[self.batch.occupant[row] is not None and row not in started for row in rows.tolist()]]
 
-    def give_blocks(self, rows: IntArray, needs: IntArray) -> None:
+    def give_blocks(self, rows: RowArray, needs: IntArray) -> None:
         """Allocate for many rows at once, in their order."""
         batch = self.batch
         index = (needs > 0).nonzero()[0]
@@ -190,7 +190,7 @@ class StepBuilder:
             batch.block_table[np.repeat(rows, needs), np.repeat(batch.held[rows], needs) + column] = blocks
         batch.held[rows] += needs
 
-    def _run_one_by_one(self, step: Step, rows: IntArray, spare: int = 0) -> None:
+    def _run_one_by_one(self, step: Step, rows: RowArray, spare: int = 0) -> None:
         """As `run`, when blocks are short: each row in turn, preempting whom the discipline names."""
         batch, eviction = self.batch, self.discipline.eviction
         for row in rows.tolist():

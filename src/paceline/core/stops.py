@@ -6,10 +6,10 @@ import numpy as np
 
 from paceline.core.batch import Batch
 from paceline.core.plan import BoolArray
-from paceline.core.request import IntArray
+from paceline.core.request import IntArray, RowArray
 
 
-def stopped(batch: Batch, rows: IntArray, tokens: IntArray, length: IntArray, eos: IntArray) -> BoolArray:
+def stopped(batch: Batch, rows: RowArray, tokens: IntArray, length: IntArray, eos: IntArray) -> BoolArray:
     """[S] True where a row, `length` tokens long with the one sampled, stops by end-of-sequence or by its own token.
 
     A sequence stopped by one of its own is told which.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.request import IntArray
+from paceline.core.request import RowArray
 
 if TYPE_CHECKING:
     from paceline.core.step_builder import StepBuilder
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class _Rows:
     """A batch of which only the rows in `order` are there."""
 
-    def __init__(self, batch: Any, order: IntArray) -> None:
+    def __init__(self, batch: Any, order: RowArray) -> None:
         self._batch = batch
         self.order = order
 
@@ -42,7 +42,7 @@ class _Room:
 class Without:
     """Looks like the builder. Only to ask an admission or an eviction what it would say; nothing may be changed."""
 
-    def __init__(self, builder: StepBuilder, order: IntArray, more_blocks: int = 0) -> None:
+    def __init__(self, builder: StepBuilder, order: RowArray, more_blocks: int = 0) -> None:
         """`order`: the rows that are there; `more_blocks`: what the others would leave behind."""
         self._builder = builder
         self.batch = _Rows(builder.batch, order)

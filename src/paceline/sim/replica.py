@@ -10,7 +10,7 @@ import numpy as np
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.plan import StepPlan, StepResult
-from paceline.core.request import FinishReason, IntArray, Sequence
+from paceline.core.request import FinishReason, RowArray, Sequence
 from paceline.core.scheduler import Scheduler
 from paceline.core.steady import Started, SteadyDecode
 from paceline.errors import PacelineError, RequestError
@@ -69,7 +69,7 @@ class Replica:
         self._fast = fast and self._steady.possible and watch is None
         self._pending: list[SimulatedRequest] = []  # arrived, not yet seen by the scheduler
         self._inside: dict[int, SimulatedRequest] = {}
-        self._rows: IntArray = np.zeros(config.max_num_seqs, np.int32)  # row -> index of its request in the log
+        self._rows: RowArray = np.zeros(config.max_num_seqs, np.intp)  # row -> index of its request in the log
         self._plan: StepPlan | None = None
         self._result: StepResult | None = None
         self._ends: FloatArray | None = None  # of the decode steps foreseen
@@ -188,7 +188,7 @@ class Replica:
             log.add_gap(now - float(log.last[index]), 1)
         log.last[index] = now
 
-    def _add_gaps(self, rows: IntArray, now: float) -> None:
+    def _add_gaps(self, rows: RowArray, now: float) -> None:
         self.log.add_gaps(now - self.log.last[self._rows[rows]])
 
     def _write_last(self) -> None:
@@ -207,7 +207,7 @@ class Replica:
         plan, result, log, scheduler = self._plan, self._result, self.log, self.scheduler
         assert plan is not None and result is not None
         self._plan = self._result = None
-        rows = plan.rows[plan.samples]
+        rows = plan.rows[plan.samples].astype(np.intp)
         indexes = self._rows[rows]
         previous = log.last[indexes]
         self._note(now, scheduler.num_running, scheduler.num_waiting)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.core.phases import by_arrival, by_phase
-from paceline.core.request import IntArray
+from paceline.core.request import RowArray
 
 if TYPE_CHECKING:
     from paceline.core.step import Step
@@ -35,7 +35,7 @@ class AlternatingTurns:
             if decode_turn and not len(step.rows) and not step.preempted:
                 self._prefill(builder, step, prompts)
 
-    def _prefill(self, builder: StepBuilder, step: Step, prompts: IntArray) -> None:
+    def _prefill(self, builder: StepBuilder, step: Step, prompts: RowArray) -> None:
         builder.run(step, by_arrival(builder.batch, prompts))
         if builder.keeper.sequences:
             step.closed = "KV: preempted sequences come back before others start"
@@ -43,7 +43,7 @@ class AlternatingTurns:
             builder.admit(step)
         builder.memory = len(step.rows) > 0
 
-    def _decode(self, builder: StepBuilder, step: Step, decodes: IntArray) -> None:
+    def _decode(self, builder: StepBuilder, step: Step, decodes: RowArray) -> None:
         builder.run(step, by_arrival(builder.batch, decodes), self.spare)
         if not step.preempted:
             builder.resume_kept(step)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.phases import by_arrival, by_phase, still_running
-from paceline.core.request import IntArray
+from paceline.core.request import RowArray
 from paceline.core.step import ANY, FIRST, ONE
 from paceline.errors import ConfigError
 
@@ -65,7 +65,7 @@ class PrefillOrDecode:
         if not len(step.rows):
             builder.run(step, still_running(builder.batch, prompts))  # whatever it takes
 
-    def _may_prefill(self, builder: StepBuilder, decodes: IntArray) -> bool:
+    def _may_prefill(self, builder: StepBuilder, decodes: RowArray) -> bool:
         if not self.interval or builder.memory is None or builder.memory >= self.interval or not decodes.size:
             return True
         batch, waiting = builder.batch, builder.waiting
@@ -79,7 +79,7 @@ class PrefillOrDecode:
                     return True
         return False
 
-    def _prefill(self, builder: StepBuilder, step: Step, prompts: IntArray) -> None:
+    def _prefill(self, builder: StepBuilder, step: Step, prompts: RowArray) -> None:
         if prompts.size:
             self._go_on(builder, step, prompts)
         if builder.keeper.sequences:
@@ -87,7 +87,7 @@ class PrefillOrDecode:
         else:
             builder.admit(step)
 
-    def _go_on(self, builder: StepBuilder, step: Step, prompts: IntArray) -> None:
+    def _go_on(self, builder: StepBuilder, step: Step, prompts: RowArray) -> None:
         """The next parts of unfinished prompts; under "one" only as far as free blocks go."""
         if self.cut != ONE:
             builder.run(step, prompts)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from paceline.core.request import IntArray, Sequence
+from paceline.core.request import RowArray, Sequence
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class SkipStarved:
         return starved
 
     @staticmethod
-    def _run_first(builder: StepBuilder, step: Step, rows: IntArray) -> IntArray:
+    def _run_first(builder: StepBuilder, step: Step, rows: RowArray) -> RowArray:
         """Run the rows while the step is empty. Those tried."""
         for index in range(rows.size):
             if len(step.rows):
@@ -136,7 +136,7 @@ def _ended(builder: StepBuilder) -> int:
     return totals.finished + totals.aborted + totals.expired + totals.failed
 
 
-def _left_out(builder: StepBuilder, step: Step, rows: IntArray, budget: int) -> list[_Starved]:
+def _left_out(builder: StepBuilder, step: Step, rows: RowArray, budget: int) -> list[_Starved]:
     """Who of the rows, tried with `budget` tokens, found no blocks."""
     batch = builder.batch
     if not rows.size or np.isin(rows, np.asarray(step.rows, np.int32)).all():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.core.phases import by_phase, still_running
-from paceline.core.request import IntArray, Sequence, SequenceState
+from paceline.core.request import IntArray, RowArray, Sequence, SequenceState
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Slots:
         self.given_up = np.full(rows, -1, np.int64)  # [rows] by a count of givings up; -1: never had
         self.next: dict[int, Sequence] = {}
         self._count = 0
-        self._taken: IntArray = builder.batch.order
+        self._taken: RowArray = builder.batch.order
 
     def look(self) -> None:
         """Note which slots were given up since the last step, the lowest first."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.core.phases import by_phase
-from paceline.core.request import IntArray
+from paceline.core.request import RowArray
 
 if TYPE_CHECKING:
     from paceline.core.step import Step
@@ -39,14 +39,14 @@ class SplitFuse:
             builder.preempt(step, batch.occupant[last])
 
     @staticmethod
-    def _skipped_first(builder: StepBuilder, step: Step, decodes: IntArray) -> None:
+    def _skipped_first(builder: StepBuilder, step: Step, decodes: RowArray) -> None:
         """Those that ran go behind those that were skipped, as in a queue that is taken from one end."""
         batch = builder.batch
         ran = np.isin(batch.order, np.asarray(step.rows, np.int32))
         batch.order = np.concatenate([batch.order[~ran], batch.order[ran]])
 
     @staticmethod
-    def _split(builder: StepBuilder, step: Step, prompts: IntArray) -> bool:
+    def _split(builder: StepBuilder, step: Step, prompts: RowArray) -> bool:
         """The next parts of unfinished prompts. False when the rest of one does not fit."""
         batch = builder.batch
         for index in range(prompts.size):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from paceline.core.orders.cache_aware import CacheAware, CacheAwareKnobs
 from paceline.core.orders.ranked import Floats
 from paceline.core.orders.shares import check_weights, grown, reweighed
-from paceline.core.request import IntArray, Sequence, SequenceState
+from paceline.core.request import RowArray, Sequence, SequenceState
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class DeficitLongestPrefix(CacheAware):
             tokens = int(sequence.tokens.size) - cached
             self.credit[sequence.tenant] -= self._policy.prompt_weight * tokens * self._rate[sequence.tenant]
 
-    def generated(self, batch: Batch, rows: IntArray) -> None:
+    def generated(self, batch: Batch, rows: RowArray) -> None:
         counts = np.bincount(batch.tenant[rows], minlength=self.credit.size)
         self.credit -= self._policy.output_weight * counts * self._rate
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.core.orders.heap import HeapQueue, without_dead
-from paceline.core.request import IntArray, Sequence
+from paceline.core.request import RowArray, Sequence
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Feedback(HeapQueue):
         self._begun[row] = True
         self._used[row], self._last[row], self._quantum[row] = rank.used, rank.last, self._limit(rank.level)
 
-    def generated(self, batch: Batch, rows: IntArray) -> None:
+    def generated(self, batch: Batch, rows: RowArray) -> None:
         self._begun[rows] = False
 
     def _limit(self, level: int) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.core.orders.shares import check_weights, grown, reweighed
-from paceline.core.request import IntArray, Sequence, SequenceState
+from paceline.core.request import RowArray, Sequence, SequenceState
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class VirtualTokenCounter:
         tokens = int(sequence.tokens.size) - (0 if self._policy.charge_cached else cached)
         self.counters[sequence.tenant] += self._policy.prompt_weight * tokens * self._rate[sequence.tenant]
 
-    def generated(self, batch: Batch, rows: IntArray) -> None:
+    def generated(self, batch: Batch, rows: RowArray) -> None:
         counts = np.bincount(batch.tenant[rows], minlength=self.counters.size)
         self.counters += self._policy.output_weight * counts * self._rate
 
