@@ -85,6 +85,11 @@ def test_nobody_who_came_later_is_served_before(order: str) -> None:
     assert Run(order, {}).starve(request("victim", COLD), short) == 2
 
 
+def test_a_long_prompt_goes_in_the_turn_by_arrival_at_the_latest() -> None:
+    assert Run("turns", {}).starve(request("victim", COLD), short) <= 4
+    assert Run("turns", {"short_turns": 9}).starve(request("victim", COLD), short) > 4
+
+
 def test_a_level_is_a_wait_of_its_age_at_most() -> None:
     for level in (1, 3):
         waited = Run("priority", {"age": 5.0}).starve(request("victim", 4, priority=level), short)

@@ -15,6 +15,7 @@ from paceline.core.orders.priority import PriorityPolicy
 from paceline.core.orders.shortest import ShortestPolicy, ShortestRemainingPolicy
 from paceline.core.orders.shuffled import ShuffledPolicy
 from paceline.core.orders.slot import SlotPolicy
+from paceline.core.orders.turns import TurnsPolicy
 from paceline.core.orders.vtc import VtcPolicy
 
 ORDERS: dict[str, Policy] = {
@@ -31,6 +32,7 @@ ORDERS: dict[str, Policy] = {
     "edf": DeadlinePolicy(),
     "mlfq": FeedbackPolicy(),
     "slot": SlotPolicy(),
+    "turns": TurnsPolicy(),
     "random": ShuffledPolicy(),
 }
 

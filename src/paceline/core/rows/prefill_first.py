@@ -104,7 +104,7 @@ SGLANG = Discipline(
 LMDEPLOY_PT = Discipline(
     name="lmdeploy-pt",
     after="LMDeploy's PyTorch engine",
-    order="fcfs",
+    order="turns",
     admission=PromptFits(ahead=0),
     head_of_line=SkipBudget(),
     composition=PrefillOrDecode(cut="first", interval=16, below=0.5, early=True),
@@ -119,7 +119,7 @@ LMDEPLOY_PT = Discipline(
     ),
     failure_modes=(
         "a request may wait through 16 decode steps although there is room",
-        "waits by arrival; the original's short turns, which prefer short prompts, are not taken over",
+        "short turns prefer short prompts: a long one may be passed until the next turn by arrival",
     ),
 )
 
