@@ -143,3 +143,22 @@ def test_swapped_sequences_come_back_before_anybody_new_starts() -> None:
 def test_an_unknown_way_to_preempt_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"--preemption: 'burn' is not valid; .* threshold:TOKENS"):
         tight("burn")
+
+
+def test_nobody_new_starts_under_fastserve_while_the_host_is_nearly_full() -> None:
+    """A long sequence was swapped out for a short one. Where the whole host is to stay free, that is too full."""
+    config = SchedulerConfig(
+        num_blocks=8, block_size=4, max_num_seqs=3, max_num_batched_tokens=64, max_model_len=48, num_host_blocks=8
+    )
+    for reserve, started in ((1.0, []), (0.0, ["next"])):
+        world = World(config, "fastserve", knobs={"host_reserve": reserve, "base": 4.0, "seconds_per_token": 1.0})
+        world.add(Ask("long", tuple(range(100, 116)), max_tokens=12))
+        world.turn()
+        world.add(Ask("short", tuple(range(4)), max_tokens=24))
+        while not world.scheduler.builder.keeper.sequences:
+            world.turn()
+        world.add(Ask("next", (7, 8, 9), max_tokens=2))
+        world.turn()
+        step = world.scheduler.step
+        assert step is not None and [sequence.id for sequence in step.new] == started
+        world.drain()

@@ -11,7 +11,7 @@ import numpy as np
 from paceline.core.config import SchedulerConfig
 from paceline.core.orders import ORDERS
 from paceline.core.phases import by_phase
-from paceline.core.request import Sequence
+from paceline.core.request import Sequence, SequenceState
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +26,15 @@ class Reselect:
 
     A waiting one that finds no row or no blocks takes them from running ones that come after it, the last of them
     first, and only when it can then start. After vllm-ltr's srtf and real-time scheduling. The order must rank running
-    sequences as well: it has a `key`.
+    sequences as well: it has a `key`. Beside others, nobody starts for the first time while less than `host_reserve` of
+    the host blocks are there for who is swapped out (after FastServe).
     """
+
+    host_reserve: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.host_reserve <= 1.0:
+            raise ConfigError("host_reserve", self.host_reserve, "a share of the host blocks from 0 to 1")
 
     def check(self, config: SchedulerConfig, discipline: Discipline) -> None:
         if not hasattr(discipline.policy.queue(), "key"):
@@ -51,6 +58,9 @@ class Reselect:
         waiting = [(key(sequence), sequence) for sequence in builder.waiting]
         at = 0
         for rank, sequence in waiting:
+            if self._held_back(builder, sequence):
+                step.tried[sequence.id] = "host: too few blocks are free to start others who may have to be swapped out"
+                continue
             ahead = at
             while at < len(running) and running[at][0] < rank:
                 at += 1
@@ -58,6 +68,11 @@ class Reselect:
             if not self._start(builder, step, sequence, [one for _, one in running[at:]]):
                 break
         self._run(builder, step, [one for _, one in running[at:]])
+
+    def _held_back(self, builder: StepBuilder, sequence: Sequence) -> bool:
+        reserve = self.host_reserve * builder.config.num_host_blocks
+        fresh = sequence.state is SequenceState.WAITING
+        return fresh and builder.tiers.available < reserve and len(builder.batch) > 0
 
     def _run(self, builder: StepBuilder, step: Step, sequences: list[Sequence]) -> None:
         rows = [sequence.row for sequence in sequences if sequence.row >= 0]  # the others were preempted meanwhile

@@ -31,15 +31,16 @@ FASTSERVE = Discipline(
     order_knobs=FeedbackPolicy(demote_to_front=True),
     admission=KnownTokensFit(),
     head_of_line=Stop(),
-    composition=Reselect(),
+    composition=Reselect(host_reserve=0.1),
     eviction=LeastUrgent(how="swap"),
     failure_modes=(
         "the level to join rests on what a prompt token is said to take (seconds_per_token), which is not measured",
         "long answers sink to levels that short ones overtake: their tail latency",
         "wants num_host_blocks: without room there, who yields is computed again",
         "who has just sunk goes before those that were on the level (demote_to_front off: behind them)",
-        "swaps on demand only: the original also swaps ahead of demand, holds new prompts back while less than a tenth "
-        "of the host blocks are free, and puts who waited for too long before all others",
+        "swaps on demand only: the original also swaps ahead of demand, out and in",
+        "who waited for too long comes to the first level behind those there (promote_to_front: before them, as in the "
+        "original)",
     ),
 )
 
