@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from paceline.core.disciplines import DISCIPLINES
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.evictions import Nobody
+from paceline.core.head_of_line import Stop
 from paceline.core.orders import ORDERS
 from paceline.core.scheduler import Scheduler
 from paceline.errors import RequestError
@@ -82,6 +83,30 @@ def test_random_schedules_keep_every_invariant(discipline: str, order: str) -> N
 def test_random_schedules_of_every_row_under_every_order_keep_every_invariant() -> None:
     for discipline, order, seed in mixed(10_000, len(PAIRS)):
         play(discipline, order, seed)
+
+
+# Rows that promise turns by arrival. llama.cpp's slots go by number, and TensorRT-LLM leaves out who gets no part.
+IN_TURN = [
+    name
+    for name, row in DISCIPLINES.items()
+    if row.order == "fcfs" and isinstance(row.head_of_line, Stop) and not name.startswith(("llamacpp", "trtllm"))
+]
+
+
+@pytest.mark.parametrize("discipline", IN_TURN)
+def test_requests_start_in_the_order_they_came_where_nobody_may_pass(discipline: str) -> None:
+    for seed in range(8):
+        script = random_script(Random(seed), discipline, "fcfs")
+        world = World(script.config, discipline, "fcfs", script.knobs, script.victim)
+        started: list[int] = []
+        turn = 0
+        while turn < script.turns or world.live:
+            adds = [action for action in script.before.get(turn, ()) if action[0] == "add"]
+            world.turn(adds, script.mid.get(turn, ()), seconds=script.seconds)
+            assert world.scheduler.step is not None
+            started += [sequence.number for sequence in world.scheduler.step.new if sequence.index == 0]
+            turn += 1
+        assert started == sorted(started)
 
 
 @settings(quick, max_examples=300)
