@@ -182,7 +182,12 @@ def random_requests(draw: random.Random, block_size: int, max_model_len: int) ->
             "arrival_step": draw.randint(0, last_arrival),
         }
         if ties:
-            request["arrival_time"] = float(draw.randint(0, 2))
+            arrival = float(draw.randint(0, 2))
+            # Of equals in both another yields here, on purpose: in vLLM they may evict each other for ever.
+            taken = {(other["priority"], other["arrival_time"]) for other in requests}
+            while (request["priority"], arrival) in taken:
+                arrival += 1 / 64
+            request["arrival_time"] = arrival
         if salts and draw.random() < 0.5:
             request["cache_salt"] = draw.choice(["x", "y"])
         if draw.random() < 0.15:

@@ -167,8 +167,7 @@ def random_knobs(random: Random, discipline: str) -> dict[str, Any]:
     )
 
 
-def random_script(random: Random, discipline: str, order: str, distinct: bool = False) -> Script:
-    """`distinct`: no two sequences are equal in priority and arrival."""
+def random_script(random: Random, discipline: str, order: str) -> Script:
     crowded = random.random() < 0.5
     config = sensible(crowded_config(random) if crowded else random_config(random), discipline)
     config = replace(config, num_host_blocks=random.choice([0, 3, 8, 64]))
@@ -183,8 +182,6 @@ def random_script(random: Random, discipline: str, order: str, distinct: bool = 
     for number in range(random.randint(1, 9)):
         name = f"r{number}"
         ask = crowded_ask(random, name, bases) if crowded else random_ask(random, name, config, bases)
-        if distinct:
-            ask = replace(ask, arrival=number + random.random() / 2, n=1, resumed=None)
         turn = random.randrange(spread)
         (before if random.random() < 0.8 else mid).setdefault(turn, []).append(("add", ask))
         for chance, action in ((0.15, "abort"), (0.1, "finish")):
@@ -228,18 +225,9 @@ def random_script(random: Random, discipline: str, order: str, distinct: bool = 
     )
 
 
-def equals_livelock(discipline: str, order: str) -> bool:
-    """Under vLLM's priority rule, sequences equal in priority and arrival can evict each other for ever.
-
-    The victim among equals is the one admitted first, so whoever returned last lives at the expense of the others.
-    """
-    return (discipline, order) == ("vllm", "priority")
-
-
 def log_of(seeds: Iterable[int], discipline: str, order: str) -> list[str]:
     """Every decision of the scripts of these seeds."""
-    distinct = equals_livelock(discipline, order)
-    return [line for seed in seeds for line in random_script(Random(seed), discipline, order, distinct).play().log]
+    return [line for seed in seeds for line in random_script(Random(seed), discipline, order).play().log]
 
 
 if __name__ == "__main__":  # lines "DISCIPLINE ORDER SEED" on standard input: the decisions, to compare processes by

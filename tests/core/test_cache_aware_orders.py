@@ -15,7 +15,7 @@ import pytest
 
 from paceline.core.orders.ranked import RankedQueue
 from paceline.core.replay import replay
-from tests.core.scripts import equals_livelock, random_script
+from tests.core.scripts import random_script
 from tests.core.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def judge_cached(world: World) -> int:
 def test_cached_tokens_of_those_who_wait_are_those_of_a_fresh_match(discipline: str) -> None:
     judged = 0
     for seed in range(120):
-        script = random_script(Random(seed), discipline, "hrrn", equals_livelock(discipline, "hrrn"))
+        script = random_script(Random(seed), discipline, "hrrn")
         world = World(script.config, discipline, "hrrn", script.knobs)
         for turn in range(script.turns):
             world.act(script.before.get(turn, ()))

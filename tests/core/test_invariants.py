@@ -28,7 +28,7 @@ from paceline.core.orders import ORDERS
 from paceline.core.scheduler import Scheduler
 from paceline.errors import RequestError
 from tests.core.asks import Ask
-from tests.core.scripts import equals_livelock, log_of, makes_sense, random_ask, random_config, random_script, sensible
+from tests.core.scripts import log_of, makes_sense, random_ask, random_config, random_script, sensible
 from tests.core.world import World
 
 PAIRS = [(name, order) for name in DISCIPLINES for order in ORDERS if makes_sense(name, order)]
@@ -52,7 +52,7 @@ def mixed(first: int, count: int) -> Iterator[tuple[str, str, int]]:
 
 
 def play(discipline: str, order: str, seed: int) -> World:
-    script = random_script(Random(seed), discipline, order, equals_livelock(discipline, order))
+    script = random_script(Random(seed), discipline, order)
     try:
         world = script.play()
     except Exception as error:
@@ -112,7 +112,7 @@ def test_requests_start_in_the_order_they_came_where_nobody_may_pass(discipline:
 @settings(quick, max_examples=300)
 @given(pair=st.sampled_from(PAIRS), random=st.randoms(use_true_random=False))
 def test_small_schedules_that_shrink_keep_every_invariant(pair: tuple[str, str], random: Random) -> None:
-    random_script(random, *pair, equals_livelock(*pair)).play()
+    random_script(random, *pair).play()
 
 
 class Machine(RuleBasedStateMachine):
@@ -137,8 +137,6 @@ class Machine(RuleBasedStateMachine):
         assert self.world is not None
         self.number += 1
         ask = random_ask(Random(seed), f"r{self.number}", self.world.config, self.bases)
-        if equals_livelock(self.discipline, self.order):
-            return Ask(ask.id, ask.prompt, ask.max_tokens, priority=ask.priority, arrival=float(self.number))
         return ask
 
     @precondition(lambda self: self.world is not None and len(self.world.live) < 24)
@@ -253,7 +251,7 @@ def decisions(scheduler: Scheduler, trace: list[tuple[Any, ...]]) -> list[Any]:
 def test_a_second_scheduler_fed_the_same_trace_takes_the_same_decisions() -> None:
     steps = 0
     for discipline, order, seed in mixed(30_000, MIXED_SCRIPTS):
-        script = random_script(Random(seed), discipline, order, equals_livelock(discipline, order))
+        script = random_script(Random(seed), discipline, order)
         world = script.play()
         row = discipline_named(discipline, order).with_eviction(script.victim).with_knobs(script.knobs)
         first, second = (decisions(Scheduler(world.config, row), world.trace) for _ in range(2))

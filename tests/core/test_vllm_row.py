@@ -33,7 +33,7 @@ def test_there_are_vectors() -> None:
 
 def test_the_row_takes_the_victims_of_the_queue_policy_it_runs_under() -> None:
     assert type(discipline("vllm").eviction).__name__ == "Newest"
-    assert type(discipline("vllm", "priority").eviction).__name__ == "LeastPreferred"
+    assert type(discipline("vllm", "priority").eviction).__name__ == "LowestPriority"
 
 
 def test_k_v_that_a_preempted_step_never_wrote_is_not_hit() -> None:

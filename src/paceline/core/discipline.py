@@ -11,7 +11,7 @@ from paceline.core.admissions import Admission
 from paceline.core.compositions import Composition
 from paceline.core.config import SchedulerConfig
 from paceline.core.displacement import Displacement
-from paceline.core.evictions import VICTIMS, Eviction, LeastPreferred
+from paceline.core.evictions import VICTIMS, Eviction
 from paceline.core.head_of_line import HeadOfLine
 from paceline.core.orders import ORDERS, Policy
 from paceline.core.overload import Accept, Overload
@@ -110,7 +110,7 @@ class Discipline:
         if victim is not None:
             if victim not in VICTIMS:
                 raise ConfigError("--victim", victim, "one of " + ", ".join(VICTIMS))
-            if type(eviction) not in map(type, (LeastPreferred(), *VICTIMS.values())):
+            if type(eviction) not in map(type, VICTIMS.values()):
                 raise ConfigError("--victim", victim, f"left out: who yields under {self.name} is part of how it works")
             eviction = replace(VICTIMS[victim], how=eviction.how, front=eviction.front)
         if how is not None:

@@ -8,7 +8,7 @@ from paceline.core.admissions import KnownTokensFit
 from paceline.core.compositions import MixedChunks
 from paceline.core.discipline import Discipline
 from paceline.core.displacement import Displacement
-from paceline.core.evictions import LeastLost, LeastPreferred, Newest
+from paceline.core.evictions import LeastLost, LowestPriority, Newest
 from paceline.core.head_of_line import Skip, Stop
 from paceline.core.rows import chunked, closed, huggingface, nvidia, preemptive, prefill_first, resident
 from paceline.errors import ConfigError
@@ -37,7 +37,7 @@ DISCIPLINES: dict[str, Discipline] = {
             eviction=Newest(),
             cache="chain",
             forks=False,
-            evictions=MappingProxyType({"priority": LeastPreferred()}),
+            evictions=MappingProxyType({"priority": LowestPriority(yields_turn=False)}),
         ),
         *closed.ROWS,
         *nvidia.ROWS,

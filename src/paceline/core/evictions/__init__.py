@@ -8,7 +8,6 @@ from paceline.core.evictions.nobody import Nobody
 from paceline.core.evictions.victims import (
     LatestArrival,
     LeastLost,
-    LeastPreferred,
     LowestPriority,
     MostKV,
     Newest,
@@ -31,7 +30,6 @@ __all__ = [
     "Eviction",
     "LatestArrival",
     "LeastLost",
-    "LeastPreferred",
     "LeastUrgent",
     "LowestPriority",
     "MostKV",

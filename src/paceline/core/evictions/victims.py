@@ -75,21 +75,12 @@ class ShortestOutput:
 
 
 @dataclass(frozen=True)
-class LeastPreferred:
-    """The worst of (priority, arrival) among all running, wherever it stands. After vLLM (priority)."""
-
-    yields_turn: bool = False
-    how: str = "recompute"
-    front: bool = True
-
-    def victim(self, builder: StepBuilder, row: int) -> int | None:
-        occupants = builder.batch.occupant[builder.batch.order]
-        return int(max(occupants, key=lambda sequence: (sequence.priority, sequence.arrival)).row)
-
-
-@dataclass(frozen=True)
 class LowestPriority:
-    """The worst of (priority, arrival, order of submission): as vLLM's, but equals cannot evict each other for ever."""
+    """The worst of (priority, arrival, order of submission), wherever it stands. After vLLM (priority).
+
+    There equals in the first two, as the sequences of one request are, can evict each other for ever; here the one
+    submitted last yields.
+    """
 
     yields_turn: bool = True
     how: str = "recompute"
