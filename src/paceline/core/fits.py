@@ -1,10 +1,12 @@
-"""What a request may grow to, and whether it can ever run: asked at the door, once."""
+"""Whether a request can ever run, by its name, its size and what it may grow to: asked at the door, once."""
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from paceline.core.admissions import Admission
 from paceline.core.config import SchedulerConfig
-from paceline.core.request import Request
+from paceline.core.request import Request, sequence_id
 from paceline.errors import RequestError
 
 
@@ -17,6 +19,13 @@ def max_length(config: SchedulerConfig, request: Request) -> int:
     if request.params.max_tokens is not None:
         return min(limit, int(request.prompt.size) + request.params.max_tokens)
     return min(limit, config.num_blocks * config.block_size + 1)
+
+
+def check_ids(request: Request, indexes: list[int], requests: Container[str], sequences: Container[str]) -> None:
+    """RequestError where the request, or one of its sequences, would be named like one that is here."""
+    for name in (request.id, *(sequence_id(request.id, index) for index in indexes)):
+        if name in requests or name in sequences:
+            raise RequestError(f"request id {request.id!r}: {name!r} is already in use", param="request_id")
 
 
 def check_fits(config: SchedulerConfig, admission: Admission, request: Request) -> None:

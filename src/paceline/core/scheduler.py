@@ -16,7 +16,7 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.entrance import Entrance
-from paceline.core.fits import check_fits, max_length
+from paceline.core.fits import check_fits, check_ids, max_length
 from paceline.core.inspection import look, prove
 from paceline.core.orders import Order
 from paceline.core.plan import StepPlan, StepResult
@@ -31,7 +31,6 @@ from paceline.core.request import (
     Sequence,
     SequenceState,
     StepEvents,
-    sequence_id,
 )
 from paceline.core.stats import Counters, SchedulerStats
 from paceline.core.step import Step
@@ -93,7 +92,7 @@ class Scheduler:
         indexes = list(range(request.params.n)) if request.resumed is None else sorted(request.resumed)
         self.now = now
         try:
-            self._check_ids(request, indexes)
+            check_ids(request, indexes, self._requests, self._sequences)
             check_fits(self.config, self.discipline.admission, request)
             if (reason := self.discipline.overload.refuse(self, request, now)) is not None:
                 raise refusal(reason, "overloaded", self.entrance.retry_after(now))
@@ -162,11 +161,6 @@ class Scheduler:
         """What the scheduler itself ended since the last call, other than in complete(). Ask after schedule()."""
         ended, self._ended = self._ended, []
         return ended
-
-    def _check_ids(self, request: Request, indexes: list[int]) -> None:
-        for name in (request.id, *(sequence_id(request.id, index) for index in indexes)):
-            if name in self._requests or name in self._sequences:
-                raise RequestError(f"request id {request.id!r}: {name!r} is already in use", param="request_id")
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
