@@ -29,7 +29,7 @@ COMMON = [
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 X86 = {
-    "avx512_bf16": [*AVX512, "-mavx512bf16"],
+    "avx512_bf16": [*AVX512, "-mavx512bf16", "-mavx512vnni"],
     "avx512": AVX512,
     "avx2": AVX2,
     "generic": [],

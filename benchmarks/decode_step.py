@@ -1,8 +1,10 @@
 """Milliseconds per step of the executor: decode at several batch sizes, and prefill, kernels on and off in turn.
 
     python benchmarks/decode_step.py --model smollm2-135m --batches 1,8,32 --context 512 --prefill 2048 --json
+    python benchmarks/decode_step.py --kernels auto/none,auto/auto,auto/auto/int8
 
-The variants (values of --kernels) take turns in one process, so that ratios hold on a machine that is not quiet.
+The variants (values of --kernels, --quantization and --kv-cache-dtype) take turns in one process, so that ratios hold
+on a machine that is not quiet.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--kernels", default="off,auto", help="variants, in turn; ratios are to the first")
+    parser.add_argument(
+        "--kernels", default="off,auto", help="variants KERNELS[/QUANTIZATION[/KV]], in turn; ratios are to the first"
+    )
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--prefill", type=int, default=2048, help="tokens of the prefill step; 0: none")
@@ -72,7 +76,7 @@ def main() -> None:
             ExecutorConfig(
                 options.model,
                 dtype=options.dtype,
-                kernels=name,
+                **dict(zip(("kernels", "quantization", "kv_cache_dtype"), name.split("/"), strict=False)),
                 threads=options.threads,
                 max_num_seqs=max(rows for _, rows, _, _ in shapes),
                 num_blocks=sum(rows * -(-(start + count) // 16) for _, rows, start, count in shapes),
@@ -106,10 +110,10 @@ def main() -> None:
         print(json.dumps(results, indent=1))
         return
     columns = {"best_ms": 2, "median_ms": 2, "cpu_ms": 2, "tokens_per_second": 0, "times_faster": 2}
-    print(f"{'step':16} {'kernels':12}" + "".join(f"{name.replace('_', ' '):>18}" for name in columns))
+    print(f"{'step':16} {'kernels':16}" + "".join(f"{name.replace('_', ' '):>18}" for name in columns))
     for row in results:
         numbers = "".join(f"{row[name]:18,.{digits}f}" for name, digits in columns.items())
-        print(f"{row['step']:16} {row['kernels']:12}" + numbers)
+        print(f"{row['step']:16} {row['kernels']:16}" + numbers)
 
 
 if __name__ == "__main__":

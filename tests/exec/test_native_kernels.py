@@ -44,10 +44,10 @@ def kernels(request):
     return choose_kernels(request.param, CPU).kernels
 
 
-def near(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+def near(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, least: float = 0.0) -> None:
     assert got.shape == expected.shape
     error = (got.double() - expected.double()).norm() / expected.double().norm()
-    assert error < TOLERANCE[dtype], f"off by {float(error):.2g} of its size"
+    assert error < max(TOLERANCE[dtype], least), f"off by {float(error):.2g} of its size"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -111,6 +111,22 @@ STEPS = [
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("step", STEPS, ids=range(len(STEPS)))
 def test_attention_is_the_references(kernels, dtype, step):
+    compare_with_the_reference(kernels, dtype, step, None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("step", STEPS[1:7], ids=range(6))
+def test_attention_over_8_bits_is_the_references_over_the_same_rounded_numbers(kernels, dtype, step):
+    compare_with_the_reference(kernels, dtype, step, torch.int8)
+
+
+def rounded_to_8_bits(numbers: torch.Tensor) -> torch.Tensor:
+    """As K/V in int8 hold them: [tokens, heads, size], a scale by token and head."""
+    most = numbers.float().abs().amax(-1, keepdim=True)
+    return ((numbers.double() * (127 / most).double()).round() * (most / 127)).float()
+
+
+def compare_with_the_reference(kernels, dtype, step, kv_dtype):
     starts, counts, size, kv_heads, shared, key_size, value_size, window, softcap = step
     starts, counts = np.array(starts, np.int32), np.array(counts, np.int32)
     per_row = -(-(starts + counts) // size)
@@ -120,11 +136,11 @@ def test_attention_is_the_references(kernels, dtype, step):
     for row, (blocks, end) in enumerate(zip(per_row, ends, strict=True)):
         table[row, :blocks] = pool[end - blocks : end]
     layers = [LayerShape(kv_heads, key_size, value_size)]
-    ours, reference = CpuAttention(kernels, dtype), ReferenceAttention(torch.float32, CPU)
+    ours, reference = CpuAttention(kernels, dtype, kv_dtype), ReferenceAttention(torch.float32, CPU)
     for attention in (ours, reference):
         attention.allocate(layers, len(pool), size)
-    ours.keys[0].fill_(math.nan)  # what no row wrote must reach no row
-    ours.values[0].fill_(math.nan)
+    for cache in ours.tensors():  # what no row wrote must reach no row
+        cache.fill_(math.nan if kv_dtype is None else -1)  # scales of -1 bytes are NaN
     torch.manual_seed(0)
 
     def draw(tokens: int, heads: int, width: int) -> torch.Tensor:
@@ -136,8 +152,10 @@ def test_attention_is_the_references(kernels, dtype, step):
         key, value = draw(tokens, kv_heads, key_size), draw(tokens, kv_heads, value_size)
         metadata = build_metadata(starts, counts, table[rows], size, CPU)
         options = {"scale": key_size**-0.5, "window": window, "softcap": softcap}
-        expected = reference(0, query.float(), key.float(), value.float(), metadata, **options)
-        near(ours(0, query, key, value, metadata, **options), expected, dtype)
+        kept = [part.float() if kv_dtype is None else rounded_to_8_bits(part) for part in (key, value)]
+        expected = reference(0, query.float(), *kept, metadata, **options)
+        ties = 0.0 if kv_dtype is None else 1e-3  # a number half-way between two may go either way
+        near(ours(0, query, key, value, metadata, **options), expected, dtype, ties)
 
     earlier = np.flatnonzero(starts)
     if len(earlier):
@@ -175,6 +193,25 @@ def test_copies_read_every_source_before_any_is_overwritten(kernels):
     attention.copy_blocks(torch.tensor([[0, 1], [1, 0], [1, 3]]))
     for cache, old in zip((*attention.keys, *attention.values), before, strict=True):
         assert torch.equal(cache, old[[1, 0, 2, 1]])
+
+
+def test_blocks_in_8_bits_are_copied_with_their_scales(kernels):
+    attention = CpuAttention(kernels, torch.float32, torch.int8)
+    attention.allocate([LayerShape(2, 64, 64)], 4, 16)
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4, 64), torch.randn(20, 2, 64), torch.randn(20, 2, 64)
+    options = {"scale": 0.1}
+
+    def step(table: list[int], start: int, count: int) -> torch.Tensor:
+        metadata = build_metadata(
+            np.array([start], np.int32), np.array([count], np.int32), np.array([table], np.int32), 16, CPU
+        )
+        own = slice(start, start + count)
+        return attention(0, query.expand(count, -1, -1), key[own], value[own], metadata, **options)
+
+    step([2, 0], 0, 19)
+    attention.copy_blocks(torch.tensor([[2, 3], [0, 1]]))
+    assert torch.equal(step([2, 0], 19, 1), step([3, 1], 19, 1))
 
 
 def test_a_library_that_crashes_or_answers_wrongly_is_not_used(tmp_path):

@@ -31,6 +31,9 @@ def serve(
     chat_template: Annotated[str | None, _flag("Another chat template: Jinja, or a file with it.")] = None,
     dtype: Annotated[str, _flag("auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, _flag("auto, cpu or cuda.")] = "auto",
+    quantization: Annotated[
+        str, _flag("Weights on the CPU: auto (as the checkpoint has them), none (all in --dtype), int8 or int4.")
+    ] = "auto",
     attention: Annotated[str, _flag("auto, cpu, reference or varlen.")] = "auto",
     kernels: Annotated[str, _flag("auto, off, or an instruction set: avx512_bf16, avx512, avx2, generic.")] = "auto",
     backend: Annotated[str, _flag("auto, native or transformers.")] = "auto",
@@ -38,6 +41,7 @@ def serve(
     seed: Annotated[int | None, _flag("Makes the seeds of requests without one repeatable.")] = None,
     max_model_len: Annotated[int | None, _flag("Most tokens of a sequence; default: the model's context.")] = None,
     block_size: Annotated[int | None, _flag("Tokens of a KV block; default: the discipline's, mostly 16.")] = None,
+    kv_cache_dtype: Annotated[str, _flag("KV in auto (as --dtype) or, on the CPU, int8.")] = "auto",
     kv_cache_memory: Annotated[
         int | None, _flag("Memory for KV, such as 512MiB or 2G.", parser=parse_size, metavar="SIZE")
     ] = None,

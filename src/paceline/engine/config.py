@@ -39,10 +39,12 @@ class EngineConfig:
     chat_template: str | None = None  # Jinja source or a file with it; None: the model's own
     dtype: str = "auto"
     device: str = "auto"
+    quantization: str = "auto"  # of the weights, on the CPU: as the checkpoint has them, none, int8 or int4
     threads: int | None = None  # compute threads; None: one per core
     max_model_len: int | None = None  # most tokens of a sequence; None: the model's context, as far as the KV holds
     # KV cache
     block_size: int | None = None
+    kv_cache_dtype: str = "auto"  # auto: `dtype`; int8, on the CPU
     kv_cache_memory: int | None = None  # bytes; goes before `gpu_memory_utilization`
     gpu_memory_utilization: float | None = None  # share of the memory; see ExecutorConfig for the default
     num_blocks: int | None = None  # goes before both

@@ -12,6 +12,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTIONS = ("auto", "reference", "varlen", "cpu")
 KERNELS = ("auto", "avx512_bf16", "avx512", "avx2", "generic", "off")
+QUANTIZATIONS = ("auto", "none", "int8", "int4")
+KV_CACHE_DTYPES = ("auto", "int8")
 BACKENDS = ("auto", "native", "transformers")
 
 
@@ -20,7 +22,7 @@ class ExecutorConfig:
     """What to load and how much memory to give it. Names as vLLM's flags where the meaning is the same.
 
     `dtype` auto: bfloat16 where the device computes in it (CUDA, or a CPU with AVX-512 BF16 or AMX), else float16 on
-    CUDA and float32 on a CPU. `device` auto: CUDA when there is one.
+    CUDA and float32 on a CPU; bfloat16 over weights that stay quantised. `device` auto: CUDA when there is one.
 
     K/V memory is, in this order: `num_blocks`; `kv_cache_memory` bytes; a share `gpu_memory_utilization`.
     On CUDA the share (default 0.9) is of the device's memory and includes the weights. On a CPU the share (default
@@ -32,6 +34,8 @@ class ExecutorConfig:
     model: str = DEFAULT_MODEL
     dtype: str = "auto"
     device: str = "auto"
+    quantization: str = "auto"  # of the weights, on the CPU; auto: as the checkpoint has them; none: all in `dtype`
+    kv_cache_dtype: str = "auto"  # auto: `dtype`; int8, with a scale by token and head: on the CPU
     block_size: int = 16
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 2048
@@ -53,6 +57,8 @@ class ExecutorConfig:
             raise ConfigError("--model", self.model, "a directory, a .gguf file, a hub id or " + DEFAULT_MODEL)
         self._one_of("dtype", DTYPES)
         self._one_of("device", DEVICES)
+        self._one_of("quantization", QUANTIZATIONS)
+        self._one_of("kv_cache_dtype", KV_CACHE_DTYPES)
         self._one_of("attention", ATTENTIONS)
         self._one_of("kernels", KERNELS)
         self._one_of("backend", BACKENDS)

@@ -57,11 +57,12 @@ class ModelExecutor:
         self.device, self.dtype = self.model.device, self.model.dtype
         layers = self.model.layers
         self.attention, attention_name = choose_attention(
-            config.attention, self.dtype, device, layers, config.block_size, kernels
+            config.attention, self.dtype, device, layers, config.block_size, kernels, config.kv_cache_dtype
         )
+        kv_dtype = self.dtype if config.kv_cache_dtype == "auto" else torch.int8
         self.vocab_size = self.model.vocab_size
         working = _CUDA_WORKING + config.max_num_seqs * self.vocab_size * 16 if device.type == "cuda" else 0
-        self.kv = size_kv(config, layers, self.dtype, device, self.model.max_positions, working)
+        self.kv = size_kv(config, layers, kv_dtype, device, self.model.max_positions, working)
         self.num_blocks, self.block_size = self.kv.num_blocks, self.kv.block_size
         self.max_model_len = self.kv.max_model_len
         self.attention.allocate(layers, self.num_blocks, self.block_size)
@@ -167,6 +168,9 @@ def end_tokens(source: ModelSource) -> tuple[int, ...]:
 
 def _describe(source: ModelSource, model: Any, attention: str, kv: KVSize, threads: int) -> list[str]:
     dtype = str(model.dtype).removeprefix("torch.")
+    formats = getattr(model, "weight_formats", dtype)
+    if formats != dtype:
+        dtype = f"{dtype} over weights in {formats}"
     device = f"{model.device.type} with {threads} threads" if model.device.type == "cpu" else str(model.device)
     return [
         f"model {source.name} ({source.path})",

@@ -45,13 +45,18 @@ class GGUFFile:
         """Metadata of the file's own architecture: `get("block_count")` reads e.g. "llama.block_count"."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor, mapped, not read; the pages are given back with the array."""
+        info = self.tensors[name]
+        return np.memmap(self.path, np.uint8, "r", info.offset, (info.size,))
+
     def read(self, name: str) -> npt.NDArray[Any]:
         """A tensor as float32 (or as float16 where the file says so). ModelError for formats gguf cannot decode."""
         from gguf import GGMLQuantizationType, dequantize
 
         info = self.tensors[name]
         kind = GGMLQuantizationType(info.kind)
-        raw = np.memmap(self.path, np.uint8, "r", info.offset, (info.size,))
+        raw = self.raw(name)
         plain = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}.get(kind)
         if plain is not None:
             copied: npt.NDArray[Any] = np.array(raw.view(plain).reshape(info.shape))

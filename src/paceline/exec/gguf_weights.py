@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from paceline.exec.gguf_file import GGUFFile, same
-from paceline.exec.weights import checked, missing
+from paceline.exec.stored import NAMES, StoredMatrix
+from paceline.exec.weights import check_shape, checked, missing
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -50,17 +52,41 @@ class GGUFWeights:
     def names(self) -> set[str]:
         return set(self._names)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor, outermost first."""
+        return self.file.tensors[self._known(name)].shape
+
+    @property
+    def quantised(self) -> bool:
+        """Whether any matrix is in a format that `stored` gives."""
+        return any(self.file.tensors[theirs].kind in NAMES for theirs in self._names.values())
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        theirs = self._known(name)
+        return self._in_order(theirs, checked(torch.from_numpy(self.file.read(theirs)), name, shape, self.file.path))
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredMatrix | None:
+        theirs = self._known(name)
+        info = self.file.tensors[theirs]
+        if info.kind not in NAMES or len(info.shape) != 2:
+            return None
+        check_shape(info.shape, name, shape, self.file.path)
+        data = torch.from_numpy(np.array(self.file.raw(theirs)).reshape(info.shape[0], -1))
+        return StoredMatrix(info.kind, self._in_order(theirs, data), info.shape[1])
+
+    def _known(self, name: str) -> str:
         theirs = self._names.get(name)
         if theirs is None:
             raise missing(name, self.file.path)
-        tensor = checked(torch.from_numpy(self.file.read(theirs)), name, shape, self.file.path)
-        if self.file.architecture == "llama" and (".attn_q." in theirs or ".attn_k." in theirs):
-            heads = self.file.get("attention.head_count")
-            if ".attn_k." in theirs:
-                heads = same(self.file.get("attention.head_count_kv")) or heads
-            return _pair_halves(tensor, heads)
-        return tensor
+        return theirs
+
+    def _in_order(self, theirs: str, rows: torch.Tensor) -> torch.Tensor:
+        if self.file.architecture != "llama" or not (".attn_q." in theirs or ".attn_k." in theirs):
+            return rows
+        heads = self.file.get("attention.head_count")
+        if ".attn_k." in theirs:
+            heads = same(self.file.get("attention.head_count_kv")) or heads
+        return _pair_halves(rows, heads)
 
 
 def _pair_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from paceline.errors import ConfigError, ModelError
 from paceline.exec.attention import LayerShape
+from paceline.exec.attention.cpu import SCALE_BYTES
 from paceline.exec.config import ExecutorConfig
 from paceline.exec.host import available_memory, total_memory
 
@@ -37,8 +38,9 @@ class KVSize(NamedTuple):
 
 
 def bytes_per_token(layers: list[LayerShape], dtype: torch.dtype) -> int:
-    """Bytes of K/V one token takes, all layers together."""
-    return sum(shape.kv_heads * (shape.key_size + shape.value_size) for shape in layers) * dtype.itemsize
+    """Bytes of K/V one token takes, all layers together. `dtype` of K/V; int8 with its scales."""
+    scales = 2 * SCALE_BYTES if dtype == torch.int8 else 0
+    return sum(shape.kv_heads * ((shape.key_size + shape.value_size) * dtype.itemsize + scales) for shape in layers)
 
 
 def kv_bytes(config: ExecutorConfig, device: torch.device, working: int) -> int:
@@ -62,7 +64,7 @@ def size_kv(
     max_positions: int,
     working: int = 0,
 ) -> KVSize:
-    """Blocks and the longest sequence, for a model whose weights are in memory.
+    """Blocks and the longest sequence, for a model whose weights are in memory. `dtype`: of K/V.
 
     Raises ModelError when not one block fits, ConfigError naming the flag when what was asked for cannot hold.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,10 @@ from paceline.exec.attention.cpu import CpuAttention
 from paceline.exec.decoder_config import DecoderConfig
 from paceline.exec.native import Kernels
 from paceline.exec.native.fused import FusedDecoder, FusedLayer, can_fuse
-from paceline.exec.native.packed import PANEL, PackedLinear, packable
+from paceline.exec.native.packed import PANEL, PackedLinear, WeightMemory, packable
+from paceline.exec.native.quantised import QuantisedLinear
 from paceline.exec.operators import ACTIVATIONS, Rotation, gated, rms_norm, rms_norm_heads, rotate, rotation
+from paceline.exec.stored import NAMES, StoredMatrix
 from paceline.exec.weights import Weights
 
 
@@ -56,7 +59,10 @@ class NativeDecoder:
         dtype: torch.dtype,
         device: torch.device,
         kernels: Kernels | None = None,
+        *,
+        keep_quantised: bool = False,
     ) -> None:
+        """`keep_quantised`: matrices that the checkpoint stores quantised stay so. It takes kernels."""
         self.config = config
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
@@ -65,7 +71,7 @@ class NativeDecoder:
         frequencies, self._rope_scale = config.rope.frequencies()
         self._frequencies = frequencies.to(device)
         self._activation = ACTIVATIONS[config.activation]
-        load = _Loader(config, weights, dtype, device, kernels)
+        load = _Loader(config, weights, dtype, device, kernels, keep_quantised)
         self._embedding: torch.Tensor | PackedLinear
         if config.tied:
             self._head = load.head("model.embed_tokens")
@@ -75,6 +81,7 @@ class NativeDecoder:
             self._head = load.head("lm_head")
         self._layers = [load.layer(index) for index in range(config.num_layers)]
         self._norm = load.norm("model.norm")
+        self.weight_formats = load.formats()
         self._fused = self._fuse(kernels) if kernels is not None and can_fuse(config) else None
 
     def _fuse(self, kernels: Kernels) -> FusedDecoder:
@@ -165,15 +172,25 @@ class _Loader:
         dtype: torch.dtype,
         device: torch.device,
         kernels: Kernels | None,
+        keep_quantised: bool,
     ) -> None:
         self.config, self.weights, self.dtype, self.device = config, weights, dtype, device
-        self.kernels = kernels
+        self.kernels, self._keep = kernels, keep_quantised
+        self._kinds: set[int] = set()
+        self._memory = WeightMemory()
 
-    def embedding(self, name: str) -> torch.Tensor:
-        return self._stack([f"{name}.weight"], [(self.config.vocab_size, self.config.hidden_size)])
+    def formats(self) -> str:
+        """E.g. "Q4_1 and Q8_0": what matrices are held in."""
+        names = sorted(NAMES[kind] for kind in self._kinds)
+        return " and ".join(names) if names else str(self.dtype).removeprefix("torch.")
+
+    def embedding(self, name: str) -> torch.Tensor | PackedLinear:
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        return self._quantised([f"{name}.weight"], [shape], None) or self._stack([f"{name}.weight"], [shape])
 
     def head(self, name: str) -> Projection | PackedLinear:
-        return self._linear([self.embedding(name)], None)
+        matrix = self.embedding(name)
+        return self._linear([matrix], None) if isinstance(matrix, torch.Tensor) else matrix
 
     def norm(self, name: str, size: int | None = None) -> torch.Tensor:
         return self._stack([f"{name}.weight"], [(size or self.config.hidden_size,)])
@@ -206,21 +223,46 @@ class _Loader:
         self, parts: list[tuple[str, int]], inputs: int, bias: bool, *, paired: bool = False
     ) -> Projection | PackedLinear:
         """`parts` are (name, outputs) stacked along the output. `paired`: packed panels of the two alternate."""
-        weight = self._stack([name + ".weight" for name, _ in parts], [(size, inputs) for _, size in parts])
-        matrices = [weight]
-        if paired and all(size % PANEL == 0 for _, size in parts):
-            matrices = list(weight.split([size for _, size in parts]))
-        if not bias:
-            return self._linear(matrices, None)
-        return self._linear(matrices, self._stack([name + ".bias" for name, _ in parts], [(n,) for _, n in parts]))
+        names, shapes = [name + ".weight" for name, _ in parts], [(size, inputs) for _, size in parts]
+        paired = paired and all(size % PANEL == 0 for _, size in parts)
+        biases = self._stack([name + ".bias" for name, _ in parts], [(n,) for _, n in parts]) if bias else None
+        quantised = self._quantised(names, shapes, biases, paired=paired)
+        if quantised is not None:
+            return quantised
+        weight = self._stack(names, shapes)
+        return self._linear(list(weight.split([size for _, size in parts])) if paired else [weight], biases)
+
+    def _quantised(
+        self,
+        names: list[str],
+        shapes: list[tuple[int, int]],
+        bias: torch.Tensor | None,
+        *,
+        paired: bool = False,
+    ) -> QuantisedLinear | None:
+        """The matrices as the checkpoint stores them, if all of them are quantised and can be stacked so."""
+        if self.kernels is None or not self._keep:
+            return None
+        found: list[StoredMatrix] = []
+        for name, shape in zip(names, shapes, strict=True):
+            stored = self.weights.stored(name, shape)
+            if stored is None or self.kernels.panel_bytes(stored.kind, stored.inputs) == 0:
+                return None
+            found.append(stored)
+        if not paired and any(rows % PANEL for rows, _ in shapes[:-1]):
+            if len({stored.kind for stored in found}) > 1:
+                return None
+            found = [found[0]._replace(data=torch.cat([stored.data for stored in found]))]
+        self._kinds |= {stored.kind for stored in found}
+        return QuantisedLinear(self.kernels, found, self.dtype, bias, paired=paired, memory=self._memory)
 
     def _linear(self, matrices: list[torch.Tensor], bias: torch.Tensor | None) -> Projection | PackedLinear:
         """One matrix, or the two of a pair, as the kernels want them; they are parts of one tensor otherwise."""
         if self.kernels is not None and packable(matrices[0].shape[1]):
-            return PackedLinear(self.kernels, matrices, bias, paired=len(matrices) > 1)
+            return PackedLinear(self.kernels, matrices, bias, paired=len(matrices) > 1, memory=self._memory)
         return Projection(matrices[0] if len(matrices) == 1 else torch.cat(matrices), bias)
 
-    def _stack(self, names: list[str], shapes: list[tuple[int, ...]]) -> torch.Tensor:
+    def _stack(self, names: list[str], shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:
         rows = sum(shape[0] for shape in shapes)
         stacked = torch.empty((rows, *shapes[0][1:]), dtype=self.dtype, device=self.device)
         begin = 0

@@ -15,8 +15,9 @@ from paceline.exec.gguf_weights import GGUFWeights
 from paceline.exec.host import available_memory, fastest_dtype
 from paceline.exec.llama import NativeDecoder
 from paceline.exec.model import Model
-from paceline.exec.native import Kernels, choose_kernels
+from paceline.exec.native import choose_kernels
 from paceline.exec.source import ModelSource, resolve
+from paceline.exec.stored import QuantisedWeights
 from paceline.exec.weights import Weights, directory_weights
 
 __all__ = ["ModelSource", "choose_device", "choose_dtype", "load_model", "resolve"]
@@ -31,10 +32,10 @@ def choose_device(config: ExecutorConfig) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def choose_dtype(config: ExecutorConfig, device: torch.device) -> torch.dtype:
-    """The number format `--dtype` stands for."""
+def choose_dtype(config: ExecutorConfig, device: torch.device, *, quantised: bool = False) -> torch.dtype:
+    """The number format `--dtype` stands for. `quantised`: the weights stay quantised."""
     if config.dtype == "auto":
-        return fastest_dtype(device)
+        return torch.bfloat16 if quantised else fastest_dtype(device)
     dtype: torch.dtype = getattr(torch, config.dtype)
     return dtype
 
@@ -48,30 +49,44 @@ def load_model(config: ExecutorConfig, source: ModelSource | None = None) -> Mod
     source = source or resolve(config.model)
     _refuse_quantised(source)
     device = choose_device(config)
-    dtype = choose_dtype(config, device)
     if config.backend != "transformers":
         try:
             shape = decoder_config(source.config, str(source.path))
-            return _native(source, shape, dtype, device, choose_kernels(config.kernels, device).kernels)
+            return _native(config, source, shape, device)
         except NotNative as reason:
             if config.backend == "native":
                 raise ModelError(
                     f"{source.path}: the native decoder does not know {reason}; use --backend auto"
                 ) from reason
-    return _transformers(source, dtype, device)
+    if config.quantization in ("int8", "int4"):
+        raise ConfigError("--quantization", config.quantization, "auto or none with models served by transformers")
+    return _transformers(source, choose_dtype(config, device), device)
 
 
-def _native(
-    source: ModelSource, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, kernels: Kernels | None
-) -> Model:
+def _native(config: ExecutorConfig, source: ModelSource, shape: DecoderConfig, device: torch.device) -> Model:
+    kernels, reason = choose_kernels(config.kernels, device)
     weights: Weights
+    keep = False  # the weights quantised
+    size = 0
     if source.kind == "gguf":
         weights = GGUFWeights(read_gguf(source.path))
         shape = with_biases(shape, weights.names())
+        keep = kernels is not None and config.quantization == "auto" and weights.quantised
+        size = _file_bytes(source.path)
     else:
         weights = directory_weights(source.path)
-    _check_memory(source.path, shape.parameters() * dtype.itemsize, device)
-    return NativeDecoder(shape, weights, dtype, device, kernels)
+    if config.quantization in ("int8", "int4"):
+        if kernels is None:
+            raise ConfigError(
+                "--quantization", config.quantization, f"auto or none without native kernels, which are {reason}"
+            )
+        if isinstance(weights, GGUFWeights) and weights.quantised:
+            raise ConfigError("--quantization", config.quantization, "auto or none: this file is quantised already")
+        weights = QuantisedWeights(weights, config.quantization, kernels)
+        keep, size = True, shape.parameters() * 9 // 8
+    dtype = choose_dtype(config, device, quantised=keep)
+    _check_memory(source.path, size if keep else shape.parameters() * dtype.itemsize, device)
+    return NativeDecoder(shape, weights, dtype, device, kernels, keep_quantised=keep)
 
 
 def _transformers(source: ModelSource, dtype: torch.dtype, device: torch.device) -> Model:

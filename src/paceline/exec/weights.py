@@ -6,11 +6,14 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from paceline.errors import ModelError
+
+if TYPE_CHECKING:
+    from paceline.exec.stored import StoredMatrix
 
 
 class Weights(Protocol):
@@ -20,6 +23,10 @@ class Weights(Protocol):
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """One tensor on the CPU, in the checkpoint's number format. ModelError when missing or of another shape."""
+        ...
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredMatrix | None:
+        """The same as it is stored, where that is a block format the native kernels multiply by; None: it is not."""
         ...
 
 
@@ -46,18 +53,25 @@ class FileWeights:
             raise missing(name, path)
         return checked(found() if callable(found) else found, name, shape, path)
 
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredMatrix | None:
+        return None
+
 
 def missing(name: str, where: Path) -> ModelError:
     return ModelError(f"{where}: the tensor {name} is missing; download the checkpoint again")
 
 
 def checked(tensor: torch.Tensor, name: str, shape: tuple[int, ...], where: Path) -> torch.Tensor:
-    if tuple(tensor.shape) != shape:
+    check_shape(tuple(tensor.shape), name, shape, where)
+    return tensor
+
+
+def check_shape(found: tuple[int, ...], name: str, shape: tuple[int, ...], where: Path) -> None:
+    if found != shape:
         raise ModelError(
-            f"{where}: the tensor {name} has shape {list(tensor.shape)} and the model's config asks for {list(shape)}; "
+            f"{where}: the tensor {name} has shape {list(found)} and the model's config asks for {list(shape)}; "
             "config and weights do not belong together"
         )
-    return tensor
 
 
 def directory_weights(directory: Path) -> FileWeights:

@@ -19,11 +19,15 @@ def choose_attention(
     layers: list[LayerShape],
     block_size: int,
     kernels: Kernels | None = None,
+    kv_cache_dtype: str = "auto",
 ) -> tuple[Attention, str]:
     """The attention `name` stands for, without its K/V yet, and a line that says which and why.
 
-    Raises ConfigError when an attention asked for by name cannot serve these layers.
+    Raises ConfigError when an attention asked for by name cannot serve these layers, or nothing here can keep K/V in
+    `kv_cache_dtype`.
     """
+    if kv_cache_dtype != "auto":
+        return _in_8_bits(name, dtype, device, layers, block_size, kernels, kv_cache_dtype)
     if name == "reference":
         return ReferenceAttention(dtype, device), "reference"
     if name == "cpu" or (name == "auto" and device.type == "cpu"):
@@ -39,3 +43,20 @@ def choose_attention(
     if name == "varlen":
         raise ConfigError("--attention", name, f"reference here: {reason}")
     return ReferenceAttention(dtype, device), f"reference ({reason})"
+
+
+def _in_8_bits(
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    layers: list[LayerShape],
+    block_size: int,
+    kernels: Kernels | None,
+    kv_cache_dtype: str,
+) -> tuple[Attention, str]:
+    reason: str | None = "--attention is " + name
+    if name in ("auto", "cpu"):
+        reason = "no native kernels are in use" if kernels is None else cpu_unusable(layers, block_size)
+    if kernels is None or reason is not None:
+        raise ConfigError("--kv-cache-dtype", kv_cache_dtype, f"auto here: {reason}")
+    return CpuAttention(kernels, dtype, torch.int8), "native, K/V in int8"

@@ -23,11 +23,16 @@ def cpu_unusable(layers: list[LayerShape], block_size: int) -> str | None:
     return None
 
 
-class CpuAttention:
-    """See `Attention`, and csrc/attention.h for how K/V lie. `dtype` is that of K/V."""
+SCALE_BYTES = 4  # of the scale of a token and head, in 8 bits
 
-    def __init__(self, kernels: Kernels, dtype: torch.dtype) -> None:
-        self.kernels, self.dtype = kernels, dtype
+
+class CpuAttention:
+    """See `Attention`, and csrc/attention.h for how K/V lie."""
+
+    def __init__(self, kernels: Kernels, dtype: torch.dtype, kv_dtype: torch.dtype | None = None) -> None:
+        """`dtype`: of queries, keys and values as they come. `kv_dtype`: what they are kept in: the same, or int8 with
+        a scale by token and head."""
+        self.kernels, self.dtype, self.kv_dtype = kernels, dtype, kv_dtype or dtype
         self.keys: list[torch.Tensor] = []  # [blocks, elements of a block], by layer
         self.values: list[torch.Tensor] = []
         self.caches: list[Cache] = []
@@ -37,16 +42,25 @@ class CpuAttention:
         self.keys, self.values, self.caches = [], [], []
         for shape in layers:
             stride = -(-shape.value_size // PANEL) * PANEL
-            keys = self._blocks(num_blocks, block_size * shape.kv_heads * shape.key_size)
-            values = self._blocks(num_blocks, block_size * shape.kv_heads * stride)
+            scale = SCALE_BYTES if self.kv_dtype == torch.int8 else 0
+            keys = self._blocks(num_blocks, block_size * shape.kv_heads * (shape.key_size + scale))
+            values = self._blocks(num_blocks, block_size * shape.kv_heads * (stride + scale))
             self.keys.append(keys)
             self.values.append(values)
             self.caches.append(
-                Cache(keys.data_ptr(), values.data_ptr(), shape.kv_heads, shape.key_size, shape.value_size, stride)
+                Cache(
+                    keys.data_ptr(),
+                    values.data_ptr(),
+                    shape.kv_heads,
+                    shape.key_size,
+                    shape.value_size,
+                    stride,
+                    self.kv_dtype == torch.int8,
+                )
             )
 
     def _blocks(self, num_blocks: int, elements: int) -> torch.Tensor:
-        return zeros(num_blocks * elements, self.dtype).view(num_blocks, elements)
+        return zeros(num_blocks * elements, self.kv_dtype).view(num_blocks, elements)
 
     def tensors(self) -> list[torch.Tensor]:
         return [*self.keys, *self.values]

@@ -13,6 +13,7 @@ from paceline.exec.attention.interface import AttentionMetadata
 from paceline.exec.decoder_config import DecoderConfig
 from paceline.exec.native.library import FORMATS, Decoder, DecoderLayer, Kernels, Step
 from paceline.exec.native.packed import PANEL, PackedLinear
+from paceline.exec.native.quantised import QuantisedLinear
 
 _ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu": 2, "relu": 3}  # elementwise.h
 _MOST_HEAD_SIZE = 256
@@ -61,7 +62,6 @@ class FusedDecoder:
         self._hidden_size = config.hidden_size
         self._activation = kernels.activation_dtype(dtype)
         self._layers = (DecoderLayer * len(layers))(*(_structure(layer) for layer in layers))
-        packed = isinstance(embedding, PackedLinear)
         self._decoder = Decoder(
             FORMATS[dtype],
             config.num_layers,
@@ -70,13 +70,14 @@ class FusedDecoder:
             config.kv_heads,
             config.head_size,
             0,
+            0,
             config.intermediate_size,
             _ACTIVATIONS[config.activation],
-            packed,
+            0 if isinstance(embedding, torch.Tensor) else 2 if isinstance(embedding, QuantisedLinear) else 1,
             config.epsilon,
             rope_scale,
             frequencies.data_ptr(),
-            embedding.panels.data_ptr() if isinstance(embedding, PackedLinear) else embedding.data_ptr(),
+            _place(embedding),
             norm.data_ptr(),
             self._layers,
         )
@@ -102,8 +103,14 @@ class FusedDecoder:
     def _connect(self, attention: CpuAttention) -> None:
         for layer, cache in zip(self._layers, attention.caches, strict=True):
             layer.keys, layer.values = cache.keys, cache.values
-            self._decoder.value_stride = cache.value_stride
+            self._decoder.value_stride, self._decoder.kv_eight = cache.value_stride, cache.eight
         self._keys, self._attention = attention.keys, attention
+
+
+def _place(embedding: torch.Tensor | PackedLinear) -> int:
+    if isinstance(embedding, QuantisedLinear):
+        return embedding.table.data_ptr()
+    return embedding.panels.data_ptr() if isinstance(embedding, PackedLinear) else embedding.data_ptr()
 
 
 def _structure(layer: FusedLayer) -> DecoderLayer:

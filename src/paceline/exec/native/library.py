@@ -16,7 +16,7 @@ from paceline.errors import ConfigError
 
 INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "generic")  # best first
 
-_VERSION = 1  # of the interface below; as in csrc/kernels.cpp
+_VERSION = 2  # of the interface below; as in csrc/kernels.cpp
 _FOLDER = Path(__file__).parent
 _PROBE_SECONDS = 20.0
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -25,7 +25,13 @@ FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 class Linear(Structure):
     """A packed linear map; see csrc/product.h."""
 
-    _fields_ = (("panels", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("outputs", c_int32))
+    _fields_ = (
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+        ("inputs", c_int32),
+        ("outputs", c_int32),
+        ("quantised", c_void_p),
+    )
 
 
 class Cache(Structure):
@@ -38,6 +44,7 @@ class Cache(Structure):
         ("key_size", c_int32),
         ("value_size", c_int32),
         ("value_stride", c_int32),
+        ("eight", c_int32),
     )
 
 
@@ -84,6 +91,7 @@ class Decoder(Structure):
         ("kv_heads", c_int32),
         ("head_size", c_int32),
         ("value_stride", c_int32),
+        ("kv_eight", c_int32),
         ("intermediate", c_int32),
         ("activation", c_int32),
         ("embedding_packed", c_int32),
@@ -112,6 +120,11 @@ _FUNCTIONS = {
     "paceline_activation_bytes": (c_int32, [c_int32]),
     "paceline_pack": (None, [c_int32, c_void_p, c_int32, c_int32, c_void_p, c_int32]),
     "paceline_rows": (None, [c_int32, c_void_p, c_void_p, c_int32, c_int32, c_void_p]),
+    "paceline_panel_bytes": (c_int64, [c_int32, c_int32]),
+    "paceline_file_row_bytes": (c_int64, [c_int32, c_int32]),
+    "paceline_pack_quantised": (None, [c_int32, c_void_p, c_int32, c_int32, c_void_p]),
+    "paceline_quantise": (None, [c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p, c_int32]),
+    "paceline_quantised_rows": (None, [c_void_p, c_void_p, c_int32, c_int32, c_void_p]),
     "paceline_linear": (
         None,
         [c_int32, POINTER(Linear), c_void_p, c_int32, c_int32, c_void_p, c_void_p, c_int32],
@@ -146,6 +159,11 @@ class Kernels:
             bound.restype, bound.argtypes = result, arguments
         self.pack = library.paceline_pack
         self.rows = library.paceline_rows
+        self.panel_bytes = library.paceline_panel_bytes
+        self.file_row_bytes = library.paceline_file_row_bytes
+        self.pack_quantised = library.paceline_pack_quantised
+        self.quantise = library.paceline_quantise
+        self.quantised_rows = library.paceline_quantised_rows
         self.linear = library.paceline_linear
         self.largest = library.paceline_largest
         self.attend = library.paceline_attend

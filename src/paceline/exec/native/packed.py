@@ -13,7 +13,9 @@ from paceline.exec.native.library import FORMATS, Kernels, Linear
 
 PANEL = 16  # columns of a panel
 _WORTH_MAPPING = 1 << 20  # bytes
-_GROUP = 32  # columns of two panels, which are computed together
+_MAPPING = 32 << 20  # bytes of a mapping that several matrices share
+_ALIGNMENT = 64  # bytes
+GROUP = 32  # columns of two panels, which are computed together
 
 
 def packable(inputs: int) -> bool:
@@ -31,6 +33,7 @@ class PackedLinear:
         bias: torch.Tensor | None = None,
         *,
         paired: bool = False,
+        memory: WeightMemory | None = None,
     ) -> None:
         """`matrices` [outputs, inputs] of one dtype; stacked ones but the last must have multiples of 16 rows.
 
@@ -38,18 +41,24 @@ class PackedLinear:
         """
         first = matrices[0]
         inputs, dtype = first.shape[1], first.dtype
-        if any(matrix.shape[0] % PANEL for matrix in (matrices if paired else matrices[:-1])):
-            raise ValueError(f"stacked matrices need multiples of {PANEL} rows")
+        self._check_rows([matrix.shape[0] for matrix in matrices], paired)
         outputs = sum(matrix.shape[0] for matrix in matrices)
         self.kernels, self.dtype, self.paired = kernels, dtype, paired
         self.inputs, self.outputs = inputs, outputs
-        self.panels = zeros(-(-outputs // _GROUP) * _GROUP * inputs, dtype)
+        self.panels = take_zeros(memory, -(-outputs // GROUP) * GROUP * inputs, dtype)
         self._put(matrices)
+        self._finish(bias, Linear(self.panels.data_ptr(), None, inputs, outputs, None))
+
+    @staticmethod
+    def _check_rows(rows: Sequence[int], paired: bool) -> None:
+        if any(count % PANEL for count in (rows if paired else rows[:-1])):
+            raise ValueError(f"stacked matrices need multiples of {PANEL} rows")
+
+    def _finish(self, bias: torch.Tensor | None, structure: Linear) -> None:
         self._bias = self._packed_bias(bias)
-        self.structure = Linear(
-            self.panels.data_ptr(), None if self._bias is None else self._bias.data_ptr(), inputs, outputs
-        )
-        self._activation = kernels.activation_dtype(dtype)
+        structure.bias = None if self._bias is None else self._bias.data_ptr()
+        self.structure = structure
+        self._activation = self.kernels.activation_dtype(self.dtype)
 
     def _put(self, matrices: Sequence[torch.Tensor]) -> None:
         panel = self.inputs * PANEL * self.dtype.itemsize
@@ -72,7 +81,7 @@ class PackedLinear:
         values = bias.float()
         if self.paired:
             values = values.view(2, -1, PANEL).transpose(0, 1).reshape(-1)
-        padded = torch.zeros(-(-self.outputs // _GROUP) * _GROUP)
+        padded = torch.zeros(-(-self.outputs // GROUP) * GROUP)
         padded[: self.outputs] = values
         return padded
 
@@ -137,8 +146,39 @@ def zeros(elements: int, dtype: torch.dtype) -> torch.Tensor:
     size = elements * dtype.itemsize
     if size < _WORTH_MAPPING:
         return torch.zeros(elements, dtype=dtype)
-    pages = mmap.mmap(-1, size)
+    return torch.frombuffer(_pages(size), dtype=dtype, count=elements)
+
+
+def _pages(size: int) -> mmap.mmap:
+    if not hasattr(mmap, "MAP_ANONYMOUS"):  # Windows
+        return mmap.mmap(-1, size)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory seldom gets huge pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
             pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=dtype)
+    return pages
+
+
+def take_zeros(memory: WeightMemory | None, elements: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros out of `memory`, or of their own."""
+    return zeros(elements, dtype) if memory is None else memory.zeros(elements, dtype)
+
+
+class WeightMemory:
+    """Memory for many packed matrices, piece by piece out of a few large mappings, so that small ones lie on huge pages
+    too. A mapping is given back with the last tensor in it."""
+
+    def __init__(self) -> None:
+        self._mapping = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+
+    def zeros(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        """A flat tensor of zeros."""
+        size = elements * dtype.itemsize
+        if size > len(self._mapping) - self._used:
+            if size >= _MAPPING // 4:
+                return zeros(elements, dtype)
+            self._mapping, self._used = zeros(_MAPPING, torch.uint8), 0
+        piece = self._mapping[self._used : self._used + size].view(dtype)
+        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return piece

@@ -3,6 +3,9 @@
 // K/V of a layer lie in blocks of 16 tokens, [block][kv head]: keys as panels [key_size / step][16][step], one column per
 // token, and values as [16 / step][value_size][step]. Both are the right side of a product as they lie, so neither is ever
 // copied. A scheduler's block of more tokens is several of these.
+//
+// In 8 bits (Eight<Format>) a block of keys, or values, is followed by the 16 scales of its tokens, float32; products are
+// as in Format, with numbers widened on the way.
 #pragma once
 
 #include <atomic>
@@ -26,6 +29,7 @@ struct Cache {
   int32_t key_size;
   int32_t value_size;    // as the model has it
   int32_t value_stride;  // as stored: a multiple of 16
+  int32_t eight;         // whether K/V are in 8 bits
 };
 
 // Where the tokens of a step sit; see AttentionMetadata.
@@ -88,8 +92,10 @@ inline void plan_tasks(Tasks& tasks, const Places& places, int kv_heads, int sha
 template <class Format>
 struct Blocks {
   typedef typename Format::Stored Stored;
-  static size_t key_elements(const Cache& cache) { return size_t(cache.key_size) * kBlockTokens; }
-  static size_t value_elements(const Cache& cache) { return size_t(cache.value_stride) * kBlockTokens; }
+  static constexpr bool kScaled = Traits<Format>::kScaled;
+  static constexpr size_t kScales = kScaled ? kBlockTokens * sizeof(float) / sizeof(Stored) : 0;
+  static size_t key_elements(const Cache& cache) { return size_t(cache.key_size) * kBlockTokens + kScales; }
+  static size_t value_elements(const Cache& cache) { return size_t(cache.value_stride) * kBlockTokens + kScales; }
   static Stored* keys(const Cache& cache, size_t block, int head) {
     return static_cast<Stored*>(cache.keys) + (block * cache.kv_heads + head) * key_elements(cache);
   }
@@ -99,16 +105,50 @@ struct Blocks {
   static size_t value_index(const Cache& cache, int offset, int i) {
     return (size_t(offset / Format::kStep) * cache.value_stride + i) * Format::kStep + offset % Format::kStep;
   }
-  static void put_key(const Cache& cache, int64_t slot, int head, const Stored* key) {
+  // The scales of the tokens of a block of keys of `size`, or of values.
+  static char* scales(Stored* block, int size) { return reinterpret_cast<char*>(block + size_t(size) * kBlockTokens); }
+  static void put_key(const Cache& cache, int64_t slot, int head, const float* key) {
+    alignas(64) Stored narrow[kMostSize + kLanes];
     const int offset = int(slot % kBlockTokens);
-    Stored* to = keys(cache, size_t(slot / kBlockTokens), head) + offset * Format::kStep;
+    Stored* block = keys(cache, size_t(slot / kBlockTokens), head);
+    narrow_row(key, cache.key_size, narrow, scales(block, cache.key_size) + offset * sizeof(float));
+    Stored* to = block + offset * Format::kStep;
     for (int i = 0; i < cache.key_size; i += Format::kStep, to += kBlockTokens * Format::kStep) {
-      for (int s = 0; s < Format::kStep; ++s) to[s] = key[i + s];
+      for (int s = 0; s < Format::kStep; ++s) to[s] = narrow[i + s];
     }
   }
-  static void put_value(const Cache& cache, int64_t slot, int head, const Stored* value) {
-    Stored* to = values(cache, size_t(slot / kBlockTokens), head) + value_index(cache, int(slot % kBlockTokens), 0);
-    for (int i = 0; i < cache.value_size; ++i) to[i * Format::kStep] = value[i];
+  static void put_value(const Cache& cache, int64_t slot, int head, const float* value) {
+    alignas(64) Stored narrow[kMostSize + kLanes];
+    const int offset = int(slot % kBlockTokens);
+    Stored* block = values(cache, size_t(slot / kBlockTokens), head);
+    narrow_row(value, cache.value_size, narrow, scales(block, cache.value_stride) + offset * sizeof(float));
+    Stored* to = block + value_index(cache, offset, 0);
+    for (int i = 0; i < cache.value_size; ++i) to[i * Format::kStep] = narrow[i];
+  }
+
+ private:
+  // To Stored; in 8 bits the scale goes to `scale`, and is NaN where a number is not finite.
+  static void narrow_row(const float* from, int size, Stored* to, char* scale) {
+    if constexpr (kScaled) {
+      float most = 0, probe = 0;
+      for (int i = 0; i < size; ++i) {
+        most = std::max(most, std::fabs(from[i]));
+        probe += from[i] * 0.0f;
+      }
+      const float inverse = most > 0 ? 127.0f / most : 0.0f, factor = most / 127.0f + probe;
+      std::memcpy(scale, &factor, sizeof factor);
+      // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
+      for (int i = 0; i < size; ++i) {
+        const float whole = from[i] * inverse + 12582912.0f;
+        int32_t bits;
+        std::memcpy(&bits, &whole, sizeof bits);
+        to[i] = int8_t(bits);
+      }
+    } else {
+      int i = 0;
+      for (; i + kLanes <= size; i += kLanes) Format::narrow(to + i, load<Floats>(from + i));
+      for (; i < size; ++i) to[i] = Format::narrow(from[i]);
+    }
   }
 };
 
@@ -168,15 +208,16 @@ struct Scoring {
 };
 
 // Scores of one row and `count` keys into weights, keys outside [low, high) of the chunk excluded. Returns the factor
-// on what was summed before.
+// on what was summed before. `key_scales`, `value_scales`: of the keys and values of the chunk, in 8 bits only.
 template <class Format>
-inline float weigh(float* scores, int count, int64_t low, int64_t high, const Scoring& scoring, float& maximum,
-                   float& total, typename Format::Activation* weights) {
+inline float weigh(float* scores, int count, int64_t low, int64_t high, const Scoring& scoring, const float* key_scales,
+                   const float* value_scales, float& maximum, float& total, typename Format::Activation* weights) {
   const float cap = scoring.softcap;
   const bool whole = low <= 0 && high >= count;
   Floats most = splat(kLowest);
   for (int i = 0; i < count; i += kLanes) {
     Floats score = load<Floats>(scores + i) * scoring.scale;
+    if constexpr (Traits<Format>::kScaled) score *= load<Floats>(key_scales + i);
     if (cap > 0) score = cap * hyperbolic_tangent(score / cap);
     if (!whole) {
       const Ints key = iota() + i;
@@ -190,7 +231,8 @@ inline float weigh(float* scores, int count, int64_t low, int64_t high, const Sc
   for (int i = 0; i < count; i += kLanes) {
     const Floats weight = exponential(load<Floats>(scores + i) - now);
     sums += weight;
-    Format::activations(weights + i, weight);
+    if constexpr (Traits<Format>::kScaled) Format::activations(weights + i, weight * load<Floats>(value_scales + i));
+    else Format::activations(weights + i, weight);
   }
   const float shrink = maximum == now ? 1.0f : exponential(splat(maximum - now))[0];
   total = total * shrink + sum(sums);
@@ -213,7 +255,8 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
   alignas(64) float scores[kTileRows * kChunkTokens];
   alignas(64) Activation weights[kTileRows * kChunkTokens];
   alignas(64) float output[kTileRows * kMostSize];
-  alignas(64) Stored tail[kBlockTokens * kMostSize];
+  alignas(64) Stored tail[kBlockTokens * kMostSize + Blocks<Format>::kScales];
+  alignas(64) float key_scales[kChunkTokens], value_scales[kChunkTokens];
   float maximum[kTileRows], total[kTileRows], shrink[kTileRows];
   for (int token = task.first; token < task.last; ++token) {
     std::memcpy(query + size_t(token - task.first) * shared * size,
@@ -245,6 +288,15 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
       value_blocks[i] = Blocks<Format>::values(cache, block, head);
     }
     key_blocks[count] = key_blocks[count - 1];
+    if constexpr (Traits<Format>::kScaled) {
+      const size_t bytes = kBlockTokens * sizeof(float);
+      for (int i = 0; i < count; ++i) {
+        std::memcpy(key_scales + i * kBlockTokens, key_blocks[i] + size_t(size) * kBlockTokens, bytes);
+        std::memcpy(value_scales + i * kBlockTokens, value_blocks[i] + size_t(width) * kBlockTokens, bytes);
+      }
+      // What lies past a sequence's end may be anything.
+      for (int64_t i = std::max<int64_t>(0, length - chunk); i < count * kBlockTokens; ++i) value_scales[i] = 0.0f;
+    }
     if (chunk + int64_t(count) * kBlockTokens > length) {
       // What lies past a sequence's end may be anything, NaN included, and must not be multiplied even by zero.
       std::memcpy(tail, value_blocks[count - 1], Blocks<Format>::value_elements(cache) * sizeof(Stored));
@@ -272,7 +324,7 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
         const int64_t low = scoring.window > 0 ? position - scoring.window + 1 : 0;
         shrink[r] = weigh<Format>(scores + size_t(r) * kChunkTokens, count * kBlockTokens,
                                   std::max(low, key_begin) - chunk, std::min(position + 1, key_end) - chunk, scoring,
-                                  maximum[r], total[r], weights + size_t(r) * kChunkTokens);
+                                  key_scales, value_scales, maximum[r], total[r], weights + size_t(r) * kChunkTokens);
       }
       int column = 0;
       for (; column + kPanels * kPanel <= width; column += kPanels * kPanel) {

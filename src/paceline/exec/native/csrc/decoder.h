@@ -27,9 +27,10 @@ struct Decoder {
   int32_t kv_heads;
   int32_t head_size;
   int32_t value_stride;
+  int32_t kv_eight;  // whether K/V are in 8 bits
   int32_t intermediate;
   int32_t activation;
-  int32_t embedding_packed;  // panels, shared with the output projection; else plain rows
+  int32_t embedding_packed;  // 0: plain rows; 1: panels, shared with the output projection; 2: QuantisedPanels
   float epsilon;
   float rope_scale;
   const float* frequencies;  // [head_size / 2]
@@ -58,12 +59,13 @@ struct Workspace {
   }
 };
 
-constexpr int kPhasesPerLayer = 8;
+constexpr int kPhasesPerLayer = 10;
 constexpr int kSomeTokens = 8;  // tokens of one part of the work between two products
 
 inline size_t padded(int size) { return (size_t(size) + 31) / 32 * 32; }
 
-template <class Format>
+// `KV`: what keys and values are in: Format, or Eight<Format>.
+template <class Format, class KV>
 class Pass {
   typedef typename Format::Activation Activation;
   typedef typename Format::Stored Stored;
@@ -77,16 +79,19 @@ class Pass {
     hidden_width_ = padded(d_.hidden);
     inner_width_ = padded(d_.intermediate);
     query_width_ = padded(int(queries_));
-    const size_t floats = tokens * (hidden_width_ + qkv_width_ + size_t(d_.head_size));
-    const size_t activations = tokens * (hidden_width_ + inner_width_ + 2 * query_width_);
-    char* memory = workspace.take(floats * sizeof(float) + activations * sizeof(Activation));
+    // What is rounded to 8 bits before it is multiplied is kept as float32 until then.
+    const size_t widest = std::max({hidden_width_, inner_width_, query_width_});
+    const size_t floats = tokens * (2 * hidden_width_ + qkv_width_ + size_t(d_.head_size) + inner_width_ + query_width_);
+    const size_t rounded = tokens * (widest / kBlock) * sizeof(Rounded);
+    char* memory = workspace.take(floats * sizeof(float) + tokens * query_width_ * sizeof(Activation) + rounded);
     residual_ = reinterpret_cast<float*>(memory);
     qkv_ = residual_ + tokens * hidden_width_;
     angles_ = qkv_ + tokens * qkv_width_;
-    normed_ = reinterpret_cast<Activation*>(angles_ + tokens * d_.head_size);
+    normed_ = angles_ + tokens * d_.head_size;
     inner_ = normed_ + tokens * hidden_width_;
-    query_ = inner_ + tokens * inner_width_;
-    attended_ = query_ + tokens * query_width_;
+    attended_ = inner_ + tokens * inner_width_;
+    query_ = reinterpret_cast<Activation*>(attended_ + tokens * query_width_);
+    rounded_ = reinterpret_cast<Rounded*>(query_ + tokens * query_width_);
     plan_tasks(tasks_, step.places, d_.kv_heads, d_.heads / d_.kv_heads, d_.value_stride);
   }
 
@@ -98,30 +103,34 @@ class Pass {
     });
     for (int index = 0; index < d_.layers; ++index) {
       const DecoderLayer& layer = d_.layer[index];
-      const Cache cache{layer.keys, layer.values, d_.kv_heads, d_.head_size, d_.head_size, d_.value_stride};
-      between(team, phase, [&](int token) { norm(token, layer.input_norm, normed_ + token * hidden_width_); });
+      const Cache cache{layer.keys, layer.values, d_.kv_heads, d_.head_size, d_.head_size, d_.value_stride,
+                        d_.kv_eight};
+      norm_all(team, phase, layer.input_norm, layer.qkv);
       project(team, phase, layer.qkv, normed_, hidden_width_, [&](int token, int column, const float* piece) {
         copy(qkv_ + token * qkv_width_ + column, piece);
       });
       between(team, phase, [&](int token) { rotate_and_write(token, layer, cache); });
       attend_all(team, phase, layer, cache);
+      round_all(team, phase, layer.output, attended_, query_width_);
       project(team, phase, layer.output, attended_, query_width_, [&](int token, int column, const float* piece) {
         add(residual_ + token * hidden_width_ + column, piece);
       });
-      between(team, phase, [&](int token) { norm(token, layer.mlp_norm, normed_ + token * hidden_width_); });
+      norm_all(team, phase, layer.mlp_norm, layer.gate_up);
+      const bool wide = rounds<Format>(layer.down);
       project(team, phase, layer.gate_up, normed_, hidden_width_, [&](int token, int column, const float* piece) {
-        Activation* to = inner_ + token * inner_width_ + column / 2;
         for (int i = 0; i < kPanel; i += kLanes) {
           const Floats gate = activate(d_.activation, load<Floats>(piece + i));
-          Format::activations(to + i, gate * load<Floats>(piece + kPanel + i));
+          put(inner_, token * inner_width_ + column / 2 + i, gate * load<Floats>(piece + kPanel + i), wide);
         }
       });
+      round_all(team, phase, layer.down, inner_, inner_width_);
       project(team, phase, layer.down, inner_, inner_width_, [&](int token, int column, const float* piece) {
         add(residual_ + token * hidden_width_ + column, piece);
       });
     }
     between(team, phase, [&](int token) {
-      norm(token, d_.norm, static_cast<Activation*>(step_.hidden) + size_t(token) * d_.hidden);
+      norm_activations<Format>(residual_ + token * hidden_width_, d_.norm, d_.hidden, d_.epsilon,
+                               static_cast<Activation*>(step_.hidden) + size_t(token) * d_.hidden);
     });
   }
 
@@ -135,10 +144,36 @@ class Pass {
     });
   }
 
+  // Normed, as `map` wants its left side, into normed_ or rounded_.
+  void norm_all(Team& team, int& phase, const float* weight, const Linear& map) {
+    const bool wide = rounds<Format>(map);
+    between(team, phase, [&](int token) {
+      const float* from = residual_ + token * hidden_width_;
+      float* to = normed_ + token * hidden_width_;
+      if (wide) {
+        norm_row(from, weight, d_.hidden, d_.epsilon, [&](int i, Floats values) { store(to + i, values); });
+        round_row(to, d_.hidden, rounded_ + token, size_t(tokens_));
+      } else {
+        norm_activations<Format>(from, weight, d_.hidden, d_.epsilon, reinterpret_cast<Activation*>(normed_) + token * hidden_width_);
+      }
+    });
+  }
+
+  // `from` into rounded_, if that is how `map` wants its left side.
+  void round_all(Team& team, int& phase, const Linear& map, const float* from, size_t width) {
+    if (!rounds<Format>(map)) return;
+    between(team, phase, [&](int token) { round_row(from + token * width, map.inputs, rounded_ + token, size_t(tokens_)); });
+  }
+
   template <class Take>
-  void project(Team& team, int& phase, const Linear& map, const Activation* from, size_t width, Take take) {
-    team.share(phase++, parts_of(map, tokens_),
-               [&](int part) { linear_part<Format>(map, from, width, tokens_, part, take); });
+  void project(Team& team, int& phase, const Linear& map, const float* from, size_t width, Take take) {
+    const Left<Format> left{reinterpret_cast<const Activation*>(from), width, rounded_, tokens_};
+    team.share(phase++, parts_of(map, tokens_), [&](int part) { linear_part<Format>(map, left, part, take); });
+  }
+
+  static void put(float* to, size_t index, Floats values, bool wide) {
+    if (wide) store(to + index, values);
+    else Format::activations(reinterpret_cast<Activation*>(to) + index, values);
   }
 
   static void copy(float* to, const float* piece) { std::memcpy(to, piece, kGroupColumns * sizeof(float)); }
@@ -151,7 +186,9 @@ class Pass {
     float* to = residual_ + token * hidden_width_;
     const int64_t id = step_.token_ids[token];
     const Stored* table = static_cast<const Stored*>(d_.embedding);
-    if (d_.embedding_packed) {
+    if (d_.embedding_packed == 2) {
+      widen_row(static_cast<const QuantisedPanel*>(d_.embedding), id, d_.hidden, to);
+    } else if (d_.embedding_packed) {
       unpack_row<Format>(table, int(id), d_.hidden, to);
     } else {
       for (int i = 0; i < d_.hidden; ++i) to[i] = Format::widen(table[size_t(id) * d_.hidden + i]);
@@ -169,15 +206,10 @@ class Pass {
     }
   }
 
-  void norm(int token, const float* weight, Activation* to) {
-    norm_activations<Format>(residual_ + token * hidden_width_, weight, d_.hidden, d_.epsilon, to);
-  }
-
   void rotate_and_write(int token, const DecoderLayer& layer, const Cache& cache) {
     const int size = d_.head_size;
     float* heads = qkv_ + token * qkv_width_;
     const float* cosine = angles_ + size_t(token) * size;
-    alignas(64) Stored narrow[kMostSize];
     const int64_t slot = step_.places.slots[token];
     for (int head = 0; head < d_.heads + d_.kv_heads; ++head) {
       float* values = heads + size_t(head) * size;
@@ -190,13 +222,11 @@ class Pass {
       if (head < d_.heads) {
         narrow_to<Format>(query_ + token * query_width_ + size_t(head) * size, values, size);
       } else {
-        store_narrow(narrow, values, size);
-        Blocks<Format>::put_key(cache, slot, head - d_.heads, narrow);
+        Blocks<KV>::put_key(cache, slot, head - d_.heads, values);
       }
     }
     for (int head = 0; head < d_.kv_heads; ++head) {
-      store_narrow(narrow, heads + (size_t(d_.heads) + d_.kv_heads + head) * size, size);
-      Blocks<Format>::put_value(cache, slot, head, narrow);
+      Blocks<KV>::put_value(cache, slot, head, heads + (size_t(d_.heads) + d_.kv_heads + head) * size);
     }
   }
 
@@ -207,26 +237,24 @@ class Pass {
     for (; i < size; ++i) to[i] = F::activation(from[i]);
   }
 
-  static void store_narrow(Stored* to, const float* from, int size) {
-    int i = 0;
-    for (; i + kLanes <= size; i += kLanes) Format::narrow(to + i, load<Floats>(from + i));
-    for (; i < size; ++i) to[i] = Format::narrow(from[i]);
-  }
-
   void attend_all(Team& team, int& phase, const DecoderLayer& layer, const Cache& cache) {
     const Scoring scoring{1.0f / std::sqrt(float(d_.head_size)), 0.0f, layer.window};
     const Units units(d_.heads / d_.kv_heads);
     const int count = d_.kv_heads * units.splits, size = d_.head_size;
+    const bool wide = rounds<Format>(layer.output);
     team.share(phase++, int(tasks_.list.size()) * count, [&](int part) {
       const Task& task = tasks_.list[size_t(part / count)];
-      attend<Format>(cache, step_.places, tasks_, task, units, part % count, scoring, query_, query_width_,
+      attend<KV>(cache, step_.places, tasks_, task, units, part % count, scoring, query_, query_width_,
                      [&](int token, int head, const float* output, float factor) {
-                       Activation* to = attended_ + size_t(token) * query_width_ + size_t(head) * size;
+                       const size_t to = size_t(token) * query_width_ + size_t(head) * size;
                        int i = 0;
                        for (; i + kLanes <= size; i += kLanes) {
-                         Format::activations(to + i, load<Floats>(output + i) * factor);
+                         put(attended_, to + i, load<Floats>(output + i) * factor, wide);
                        }
-                       for (; i < size; ++i) to[i] = Format::activation(output[i] * factor);
+                       for (; i < size; ++i) {
+                         if (wide) attended_[to + i] = output[i] * factor;
+                         else reinterpret_cast<Activation*>(attended_)[to + i] = Format::activation(output[i] * factor);
+                       }
                      });
     });
   }
@@ -237,7 +265,9 @@ class Pass {
   const int tokens_;
   size_t queries_, qkv_width_, hidden_width_, inner_width_, query_width_;
   float *residual_, *qkv_, *angles_;
-  Activation *normed_, *inner_, *query_, *attended_;
+  float *normed_, *inner_, *attended_;  // activations, unless they are to be rounded
+  Activation* query_;
+  Rounded* rounded_;
 };
 
 }  // namespace paceline

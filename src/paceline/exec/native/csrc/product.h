@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "formats.h"
+#include "quantised.h"
 #include "team.h"
 
 namespace paceline {
@@ -25,13 +26,20 @@ constexpr int kGroupColumns = kGroup * kPanel;
 constexpr size_t kAhead = 128;       // rows of a panel that are fetched ahead, so that few rows of activations still
                                      // multiply at the speed of memory
 constexpr int kBlockRows = 96;       // rows of one part; with 1,536 inputs they stay in a second-level cache
+constexpr int kTileInputs = 1024;    // inputs of a panel that are widened at once; two panels take 128 KiB
 
-// c[r][p * 16 ..] = sum over steps of a[r] times panel b[p]; `stride` is the distance of a panel's rows.
-template <class Format, int ROWS, int PANELS>
+// c[r][p * 16 ..] = sum over steps of a[r] times panel b[p]; `stride` is the distance of a panel's rows. kMore: added
+// to what is there.
+template <class Format, int ROWS, int PANELS, bool kMore = false>
 inline void multiply(const typename Format::Activation* a, size_t a_stride, const typename Format::Stored* const* b,
                      size_t stride, int steps, float* c, size_t c_stride) {
   constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
   Floats sums[ROWS][kAcross] = {};
+  if constexpr (kMore) {
+    for (int r = 0; r < ROWS; ++r) {
+      for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Floats>(c + r * c_stride + j * kLanes);
+    }
+  }
   const typename Format::Stored* at[PANELS];
   for (int p = 0; p < PANELS; ++p) at[p] = b[p];
   for (int step = 0; step < steps; ++step, a += Format::kStep) {
@@ -56,14 +64,16 @@ inline void multiply(const typename Format::Activation* a, size_t a_stride, cons
 }
 
 // The same for 1 <= rows <= kRows known at run time.
-template <class Format, int PANELS, int ROWS = kRows>
+template <class Format, int PANELS, bool kMore = false, int ROWS = kRows>
 inline void multiply_rows(int rows, const typename Format::Activation* a, size_t a_stride,
                           const typename Format::Stored* const* b, size_t stride, int steps, float* c,
                           size_t c_stride) {
   if constexpr (ROWS > 1) {
-    if (rows < ROWS) return multiply_rows<Format, PANELS, ROWS - 1>(rows, a, a_stride, b, stride, steps, c, c_stride);
+    if (rows < ROWS) {
+      return multiply_rows<Format, PANELS, kMore, ROWS - 1>(rows, a, a_stride, b, stride, steps, c, c_stride);
+    }
   }
-  multiply<Format, ROWS, PANELS>(a, a_stride, b, stride, steps, c, c_stride);
+  multiply<Format, ROWS, PANELS, kMore>(a, a_stride, b, stride, steps, c, c_stride);
 }
 
 // Splits `rows` into blocks of at most kRows, as even as can be: a block of few rows wastes the machine's latency.
@@ -77,6 +87,22 @@ struct Linear {
   const float* bias;   // [outputs, padded] or null
   int32_t inputs;
   int32_t outputs;
+  const QuantisedPanel* quantised;  // [outputs / 16], padded to 32 outputs; null: `panels` holds the weights
+};
+
+// Whether the left side of a map is rounded to 8 bits first: of quantised ones, where the format rounds anyway.
+template <class Format>
+inline bool rounds(const Linear& map) {
+  return Format::kRounds && map.quantised != nullptr;
+}
+
+// What a map is applied to: rows of activations, or the same rounded by round_row.
+template <class Format>
+struct Left {
+  const typename Format::Activation* numbers;
+  size_t stride;           // of numbers
+  const Rounded* rounded;  // [inputs / 32][rows]
+  int rows;
 };
 
 inline int groups_of(const Linear& map) { return (map.outputs + kGroupColumns - 1) / kGroupColumns; }
@@ -85,35 +111,78 @@ inline int parts_of(const Linear& map, int rows) {
   return groups_of(map) * ((rows + kBlockRows - 1) / kBlockRows);
 }
 
-// One part of `a` [rows, inputs] times the map. `take(row, column, float[32])` gets each finished piece of a row, with
-// its bias; columns past `outputs` are zero.
-template <class Format, class Take>
-inline void linear_part(const Linear& map, const typename Format::Activation* a, size_t a_stride, int rows, int part,
-                        Take take) {
-  const int groups = groups_of(map), group = part % groups, first = part / groups * kBlockRows;
-  const int last = std::min(rows, first + kBlockRows), column = group * kGroupColumns;
-  const int steps = map.inputs / Format::kStep;
+// `count` rows from `row` on times the panels of a group: sums [count, 32].
+template <class Format>
+inline void multiply_plain(const Linear& map, const Left<Format>& left, int row, int count, int group, float* sums) {
   constexpr size_t kStride = kPanel * Format::kStep;
+  const int steps = map.inputs / Format::kStep, height = even_block(count);
   const size_t panel = size_t(steps) * kStride;
   const typename Format::Stored* weights =
       static_cast<const typename Format::Stored*>(map.panels) + size_t(group) * kGroup * panel;
-  alignas(64) float sums[kRows * kGroupColumns];
-  const int height = even_block(last - first);
-  for (int row = first; row < last; row += height) {
-    const int count = std::min(height, last - row);
+  for (int first = 0; first < count; first += height) {
     for (int p = 0; p < kGroup; p += kPanels) {
       const typename Format::Stored* panels[kPanels];
       for (int i = 0; i < kPanels; ++i) panels[i] = weights + size_t(p + i) * panel;
-      multiply_rows<Format, kPanels>(count, a + size_t(row) * a_stride, a_stride, panels, kStride, steps,
-                                     sums + p * kPanel, kGroupColumns);
+      multiply_rows<Format, kPanels>(std::min(height, count - first), left.numbers + size_t(row + first) * left.stride,
+                                     left.stride, panels, kStride, steps,
+                                     sums + first * kGroupColumns + p * kPanel, kGroupColumns);
     }
-    for (int r = 0; r < count; ++r) {
-      float* piece = sums + r * kGroupColumns;
-      if (map.bias != nullptr) {
-        for (int i = 0; i < kGroupColumns; ++i) piece[i] += map.bias[column + i];
+  }
+}
+
+// The same with quantised panels, exactly: widened tile by tile.
+template <class Format>
+inline void multiply_widened(const Linear& map, const Left<Format>& left, int row, int count, int group, float* sums) {
+  static_assert(sizeof(typename Format::Activation) == sizeof(float), "exact products are float32");
+  alignas(64) static thread_local float tiles[kGroup][kTileInputs * kPanel];
+  const int height = even_block(count);
+  for (int k = 0; k < map.inputs; k += kTileInputs) {
+    const int some = std::min(kTileInputs, map.inputs - k);
+    for (int p = 0; p < kGroup; ++p) widen_panel(map.quantised[group * kGroup + p], k, some, tiles[p]);
+    for (int first = 0; first < count; first += height) {
+      const float* a = left.numbers + size_t(row + first) * left.stride + k;
+      const int rows = std::min(height, count - first);
+      for (int p = 0; p < kGroup; p += kPanels) {
+        const float* panels[kPanels];
+        for (int i = 0; i < kPanels; ++i) panels[i] = tiles[p + i];
+        float* to = sums + first * kGroupColumns + p * kPanel;
+        if (k == 0) multiply_rows<Float32, kPanels>(rows, a, left.stride, panels, kPanel, some, to, kGroupColumns);
+        else multiply_rows<Float32, kPanels, true>(rows, a, left.stride, panels, kPanel, some, to, kGroupColumns);
       }
-      take(row + r, column, piece);
     }
+  }
+}
+
+// The same with quantised panels and a rounded left side.
+template <class Format>
+inline void multiply_in_8_bits(const Linear& map, const Left<Format>& left, int row, int count, int group, float* sums) {
+  for (int p = 0; p < kGroup; ++p) {
+    const QuantisedPanel& panel = map.quantised[group * kGroup + p];
+    float* to = sums + p * kPanel;
+    const bool there = panel.data != nullptr && with_quant(panel.kind, [&](auto quant) {
+      multiply_rounded<decltype(quant)>(panel.data, map.inputs, left.rounded + row, size_t(left.rows), count, to,
+                                        kGroupColumns);
+    });
+    for (int r = 0; r < count && !there; ++r) std::fill(to + r * kGroupColumns, to + r * kGroupColumns + kPanel, 0.0f);
+  }
+}
+
+// One part of the left side times the map. `take(row, column, float[32])` gets each finished piece of a row, with
+// its bias; columns past `outputs` are zero.
+template <class Format, class Take>
+inline void linear_part(const Linear& map, const Left<Format>& left, int part, Take take) {
+  const int groups = groups_of(map), group = part % groups, first = part / groups * kBlockRows;
+  const int count = std::min(left.rows - first, kBlockRows), column = group * kGroupColumns;
+  alignas(64) float sums[kBlockRows * kGroupColumns];
+  if (map.quantised == nullptr) multiply_plain(map, left, first, count, group, sums);
+  else if constexpr (Format::kRounds) multiply_in_8_bits(map, left, first, count, group, sums);
+  else multiply_widened(map, left, first, count, group, sums);
+  for (int r = 0; r < count; ++r) {
+    float* piece = sums + r * kGroupColumns;
+    if (map.bias != nullptr) {
+      for (int i = 0; i < kGroupColumns; ++i) piece[i] += map.bias[column + i];
+    }
+    take(first + r, column, piece);
   }
 }
 
