@@ -38,7 +38,7 @@ FASTSERVE = Discipline(
         "long answers sink to levels that short ones overtake: their tail latency",
         "wants num_host_blocks: without room there, who yields is computed again",
         "who has just sunk goes before those that were on the level (demote_to_front off: behind them)",
-        "who is preempted is swapped out at once, and in when it runs again: the original keeps it while there is room, "
+        "who is preempted is swapped out at once, and in when it runs: the original keeps it while there is room, "
         "and swaps ahead of demand, out and in",
         "who waited for too long comes to the first level behind those there (promote_to_front: before them, as in the "
         "original)",
