@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from paceline.errors import ConfigError, ModelError, PacelineError
+from paceline.sim.cluster import simulate
 from paceline.sim.fit import closed_loop_tpot
 from paceline.sim.hardware import HARDWARE, hardware
 from paceline.sim.latency import Coefficients, Deployment, StepShape
 from paceline.sim.models import MODELS, model, shape_of
-from paceline.sim.profile import Measured, Profile, fit_profile
-from tests.sim.samples import DEPLOYMENT
+from paceline.sim.profile import Measured, Profile, Serving, fit_profile
+from tests.sim.samples import DEPLOYMENT, azure, short, spec
 
 BILLIONS = {
     "llama-3.1-8b": 8.03,
@@ -145,3 +146,21 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None
 def test_a_profile_needs_enough_shapes() -> None:
     with pytest.raises(PacelineError, match="at least 8"):
         fit_profile(made_up()[:5])
+
+
+def test_a_profile_through_a_server_adds_to_steps_and_around_them(tmp_path: Path) -> None:
+    serving = Serving(1e-3, 1e-4, 2e-3, 3e-3, 0.01, [(1, 0.01, 0.011)])
+    profile = Profile(
+        "paceline", "0", "m", "cpu", "float32", 4096, 16, [(1, 0.01), (64, 0.05)], 0.0, 0.0, 0.0, 0, 0, 0, 9,
+        serving=serving,
+    )  # fmt: skip
+    profile.write(tmp_path / "profile.json")
+    read = Profile.read(tmp_path / "profile.json")
+    shape = StepShape(1, 1, 0.0, 1, 0.0)
+    assert read.step_times(served=False).seconds(shape) == pytest.approx(0.010)
+    assert read.step_times().seconds(shape) == pytest.approx(0.0111)
+    plain = spec(num_blocks=64, max_model_len=256)
+    one = short(azure(1), 32, 8)
+    before, after = simulate(one, plain), simulate(one, replace(plain, entry_seconds=2e-3, exit_seconds=3e-3))
+    assert after.records.ttft - before.records.ttft == pytest.approx(5e-3)
+    assert after.records.tpot == pytest.approx(before.records.tpot)

@@ -143,11 +143,12 @@ def lengths(run: Run) -> Figure:
 
 def token_gaps(run: Run) -> Figure:
     """Histogram of inter-token gaps."""
-    if not isinstance(run.records.gaps, ExactGaps) or not (values := run.records.gaps.pooled()).size:
-        return Figure("Gaps between tokens", "No gaps were measured.", [], _layout("ms", ""))
+    values, weights = _gaps(run.records)
+    if not values.size:
+        return Figure("Gaps between tokens (ITL)", "No answer had two tokens.", [], _layout("ms", ""))
     values = np.maximum(values * 1e3, 1e-3)
     edges = np.geomspace(float(values.min()) * 0.99, float(values.max()) * 1.01, 60)
-    counts = np.histogram(values, edges)[0] / values.size * 100
+    counts = np.histogram(values, edges, weights=weights)[0] / weights.sum() * 100
     centres = np.sqrt(edges[1:] * edges[:-1])
     bar = {
         "type": "scatter",
@@ -163,6 +164,15 @@ def token_gaps(run: Run) -> Figure:
     layout = _layout("ms", "% of gaps", log_x=True)
     layout["xaxis"] |= _ticks(_short(centres))
     return Figure("Gaps between tokens (ITL)", caption, [bar], layout)
+
+
+def _gaps(records: Records) -> tuple[Floats, Floats]:
+    """(seconds, how many of them), of every request."""
+    if isinstance(records.gaps, ExactGaps):
+        values = records.gaps.pooled()
+        return values, np.ones(values.size)
+    known = np.flatnonzero(records.gaps.counts)
+    return records.gaps.centres[known], records.gaps.counts[known].astype(np.float64)
 
 
 def tenants(run: Run) -> Figure:

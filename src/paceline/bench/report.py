@@ -194,12 +194,19 @@ def _tables(run: Run) -> str:
     if run.summary.per_tenant:
         parts.append(_tenants(run))
     facts = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in run.facts.items()
+        f"<tr><th>{escape(name)}</th><td>{escape(_fact(value))}</td></tr>" for name, value in run.facts.items()
     )
-    counters = "".join(f"<tr><th>{escape(n)}</th><td>{_number(v)}</td></tr>" for n, v in run.timeline.counters.items())
+    counted = {name.replace("_", " "): value for name, value in run.timeline.counters.items() if value}
+    counters = "".join(f"<tr><th>{escape(n)}</th><td>{_number(v)}</td></tr>" for n, v in counted.items())
     parts.append(f"<table class=facts>{facts}</table>")
     parts.append(f"<table><tr><th>server, over the run</th><th></th></tr>{counters}</table>" if counters else "")
     return f"<h2>Figures</h2><div class=tables>{''.join(parts)}</div>"
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{str(name).replace('_', ' ')} {_fact(one)}" for name, one in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _rates(whole: Stretch, steady: Stretch) -> str:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.sizes import parse_size
+from paceline.errors import PacelineError
+
+if TYPE_CHECKING:
+    from paceline.engine.setup import Built
+    from paceline.sim.profile import Serving
+
+SERVER_BLOCKS_A_ROW = 8  # of the server that is measured: what a request of a wave needs, and some to spare
 
 
 def profile(
     model: Annotated[str, typer.Argument(help="smollm2-135m, a directory, a .gguf file or a hub id.")] = "smollm2-135m",
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the profile.")] = Path("profile.json"),
-    seconds: Annotated[float, typer.Option(help="About how long to measure.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="About how long to measure steps.")] = 45.0,
+    serving: Annotated[
+        bool, typer.Option("--serving/--no-serving", help="Measure what a server on this machine adds, too.")
+    ] = True,
+    rounds: Annotated[int, typer.Option(help="Rounds through the server.")] = 3,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Compute threads; default: one per core.")] = None,
@@ -27,11 +38,17 @@ def profile(
     """Measure the model's step times on this machine, and fit a profile for `paceline simulate --profile`."""
     from rich.console import Console
 
-    from paceline.bench.profile import profile as measured
+    from paceline.bench.bystanders import MOST, Bystanders
+    from paceline.bench.profile import measure
+    from paceline.bench.profile import profile as fitted
     from paceline.engine.config import EngineConfig
+    from paceline.engine.loop_cost import loop_cost
     from paceline.engine.setup import build
+    from paceline.errors import ConfigError
 
-    console = Console(highlight=False)
+    if rounds < 1:
+        raise ConfigError("--rounds", rounds, "at least 1")
+    console = Console(highlight=False, soft_wrap=True)
     given = {
         "dtype": dtype,
         "device": device,
@@ -41,19 +58,68 @@ def profile(
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
     }
-    config = EngineConfig(model=model, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    given = {name: value for name, value in given.items() if value is not None}
 
     def progress(text: str) -> None:
         console.print(text, style="dim", markup=False)
 
-    built = build(config, progress)
-    executor, info = built.executor, built.info
-    found = measured(executor, info, max_num_seqs, max_num_batched_tokens, seconds, progress)
+    built = build(EngineConfig(model=model, **given), progress)  # type: ignore[arg-type]
+    bystanders = Bystanders()
+    samples = measure(built.executor, max_num_seqs, max_num_batched_tokens, seconds, progress)
+    loop = loop_cost(max_num_seqs)
+    served = _served(model, given, built, loop, rounds, progress) if serving else None
+    quiet = bystanders.seen()
+    facts = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "quiet": str(quiet)}
+    found = fitted(samples, built.info, loop, served, facts)
     found.write(output)
     console.print(
         f"{found.shapes} step shapes; error {found.error:.1%}, {found.left_out_error:.1%} on shapes left out "
         f"(worst {found.left_out_worst:.1%}); room for {found.kv_tokens:,} KV tokens",
         markup=False,
     )
+    if quiet.others > MOST:
+        console.print(f"the machine was not quiet ({quiet}): these times may be too long", style="yellow")
+    console.print(f"the loop adds {loop[0] * 1e6:.0f} us a step and {loop[1] * 1e6:.1f} us a row", markup=False)
+    if served is not None:
+        _print_serving(console, served)
     console.print(f"profile: {output}; try: paceline simulate --profile {output} --input-len 128", markup=False)
     return 0
+
+
+def _served(
+    model: str, given: dict[str, Any], built: Built, loop: tuple[float, float], rounds: int, progress: Any
+) -> Serving:
+    """Start `paceline serve` with the same settings, and little KV, and measure through it."""
+    try:
+        import aiohttp  # noqa: F401
+        import fastapi  # noqa: F401
+    except ModuleNotFoundError as missing:
+        text = f"{missing.name} is needed to measure through a server; pip install 'paceline[server,bench]', or give "
+        raise PacelineError(text + "--no-serving") from None
+    from paceline.bench.measure import run_blocking
+    from paceline.bench.profile import DecodeTimer
+    from paceline.bench.server_process import ServerProcess
+    from paceline.bench.serving_cost import serving_cost
+
+    rows = given["max_num_seqs"]
+    settings = {name: value for name, value in given.items() if name != "kv_cache_memory"}
+    settings["num_blocks"] = min(built.executor.num_blocks, max(SERVER_BLOCKS_A_ROW * rows, 256))
+    settings["max_model_len"] = min(built.executor.max_model_len, settings["num_blocks"] * built.executor.block_size)
+    flags = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    timer = DecodeTimer(built.executor, rows)
+    with ServerProcess(model, *flags) as server:
+        found: Serving = run_blocking(
+            serving_cost(server.url, timer.seconds, timer.prompt_seconds, loop, rows, rounds, progress)
+        )
+    return found
+
+
+def _print_serving(console: Any, served: Serving) -> None:
+    console.print(
+        f"behind a server on this machine: {served.per_step * 1e3:.2f} ms more a step and {served.per_row * 1e3:.3f} "
+        f"ms a row, error {served.error:.1%}; {(served.entry_seconds + served.exit_seconds) * 1e3:.1f} ms more to the "
+        "first token",
+        markup=False,
+    )
+    for size, alone, through in served.waves:
+        console.print(f"  {size:3d} at a time: {alone * 1e3:7.2f} ms a step, {through * 1e3:7.2f} served", style="dim")

@@ -216,6 +216,9 @@ def _simulated(
     spec = replica_spec(deployment, knobs, longest, kv_tokens)
     if profile is not None:
         spec = replace(spec, times=profile.step_times())
+        if (serving := profile.serving) is not None:
+            spec = replace(spec, entry_seconds=serving.entry_seconds, exit_seconds=serving.exit_seconds)
+            facts["serving"] = f"measured: {serving.per_step * 1e3:.2f} ms a step, {serving.per_row * 1e3:.3f} a row"
         facts["profile"] = f"{profile.engine} {profile.engine_version}, error {profile.left_out_error:.1%}"
     else:
         facts["step_times"] = f"analytic, {where.engine}: {engine(where.engine).source}"

@@ -51,6 +51,7 @@ class ReplicaSpec:
     block_bytes: float = 0.0  # of one KV block on one device: what swapping it moves
     pcie_bandwidth: float = 32e9  # bytes/s
     entry_seconds: float = 0.0  # from a request's arrival until the engine sees it: HTTP, tokenising
+    exit_seconds: float = 0.0  # from when a token is made until its client has it: text, HTTP
 
 
 @dataclass
@@ -213,7 +214,8 @@ class _Cluster:
         follower = self.followers.next.get(index)
         if follower is not None:
             request = self.workload.requests[follower]
-            heapq.heappush(self.released, (max(request.arrival, now + (request.after or 0.0)), follower))
+            ended = now + self.spec.exit_seconds
+            heapq.heappush(self.released, (max(request.arrival, ended + (request.after or 0.0)), follower))
 
     def _befall(self, fault: Fault) -> None:
         replica = self.replicas[fault.replica]
@@ -248,6 +250,7 @@ class _Cluster:
             np.array([request.prompt_len for request in requests], np.int64),
             np.array([number[request.tenant] for request in requests], np.int64),
             names,
+            self.spec.exit_seconds,
         )
         everyone = [*self.retired, *(one for one in self.replicas if one.alive)]
         counters: dict[str, int] = defaultdict(int)

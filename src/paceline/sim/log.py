@@ -73,16 +73,17 @@ class RunLog:
         """Count a reason."""
         self.messages[message] = self.messages.get(message, 0) + 1
 
-    def records(self, prompt_tokens: Ints, tenant: Ints, tenants: list[str]) -> Records:
-        """For the metrics, which want requests in the order they were due."""
+    def records(self, prompt_tokens: Ints, tenant: Ints, tenants: list[str], later: float = 0.0) -> Records:
+        """For the metrics, which want requests in the order they were due. Clients have tokens so many seconds
+        `later` than they were made."""
         self.flush()
         order = np.argsort(self.scheduled, kind="stable")
         known = order[~np.isnan(self.scheduled[order])]
         return Records(
             scheduled=self.scheduled[known],
             sent=self.scheduled[known],
-            first=self.first[known],
-            last=self.last[known],
+            first=self.first[known] + later,
+            last=self.last[known] + later,
             outcome=self.outcome[known].astype(np.int64),
             prompt_tokens=prompt_tokens[known],
             output_tokens=self.tokens[known].astype(np.int64),

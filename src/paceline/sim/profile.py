@@ -29,6 +29,19 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Serving:
+    """What a server and its clients on the same machine add to the engine's own steps, and around them."""
+
+    per_step: float  # seconds that every step takes longer
+    per_row: float  # and for each row that gets a token, which is streamed while the next step runs
+    entry_seconds: float  # from when a request is due until the engine sees it
+    exit_seconds: float  # from when a token is there until its client has it
+    error: float  # mean absolute share, on the waves measured
+    waves: list[tuple[int, float, float]] = field(default_factory=list)
+    """(requests at a time, seconds of a step by the engine alone, and as served)."""
+
+
+@dataclass(frozen=True)
 class Profile:
     """What `paceline profile` writes and `paceline simulate --profile` reads."""
 
@@ -48,10 +61,14 @@ class Profile:
     left_out_worst: float
     shapes: int
     facts: dict[str, Any] = field(default_factory=dict)
+    serving: Serving | None = None
 
-    def step_times(self) -> StepTimes:
+    def step_times(self, served: bool = True) -> StepTimes:
+        """Step times of the engine behind its server, as far as that was measured, or (`served` False) by itself."""
+        serving = self.serving if served else None
+        per_step, per_row = (serving.per_step, serving.per_row) if serving else (0.0, 0.0)
         tokens = np.array([knot[0] for knot in self.knots], np.float64)
-        seconds = np.array([knot[1] for knot in self.knots])
+        seconds = np.array([knot[1] for knot in self.knots]) + per_step
         slope = (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2]) if tokens.size > 1 else 0.0
 
         def fixed(count: int) -> float:
@@ -59,7 +76,7 @@ class Profile:
                 return float(seconds[-1] + slope * (count - tokens[-1]))
             return float(np.interp(count, tokens, seconds))
 
-        return StepTimes(fixed, self.per_sample, self.per_pair, self.per_context)
+        return StepTimes(fixed, self.per_sample + per_row, self.per_pair, self.per_context)
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
@@ -76,6 +93,8 @@ class Profile:
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ModelError(f"profile {path}: is not a {FORMAT} file; make one with `paceline profile`")
         try:
+            if isinstance(values.get("serving"), dict):
+                values["serving"] = Serving(**values["serving"])
             profile = Profile(**values)
             knots = [(int(tokens), float(seconds)) for tokens, seconds in profile.knots]
         except (TypeError, ValueError) as error:

@@ -1,0 +1,125 @@
+"""Profiles: what is measured, what is fitted, and what the command writes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.bench.bystanders import Bystanders
+from paceline.bench.profile import measure
+from paceline.bench.serving_cost import Wave, fit_serving, serving_cost
+from paceline.bench.step_grid import Grid
+from paceline.cli.app import run
+from paceline.core.plan import StepPlan, StepResult
+from paceline.engine.loop_cost import loop_cost
+from paceline.errors import ConfigError
+from paceline.sim.latency import StepShape, shape_of
+from paceline.sim.profile import Profile, fit_profile
+from tests.exec.random_models import CONFIGS, random_model, save
+from tests.server.conftest import LiveServer
+
+
+class Clockwork:
+    """An executor whose steps take as long as they say, by being busy: 20 us and 2 us a token."""
+
+    num_blocks, block_size, vocab_size, max_model_len = 64, 16, 1000, 512
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        end = time.perf_counter() + 20e-6 + 2e-6 * int(plan.counts.sum())
+        while time.perf_counter() < end:
+            pass
+        return StepResult(np.zeros(int(plan.samples.sum()), np.int32))
+
+
+def test_the_grid_asks_for_nothing_that_does_not_fit_and_for_every_kind_of_step() -> None:
+    grid = Grid(Clockwork(), 16, 256)
+    steps = grid.steps()
+    shapes = [shape_of(grid.plan(rows)) for rows in steps]
+    assert all(grid.fits(rows) for rows in steps)
+    assert len({str(rows) for rows in steps}) == len(steps)
+    assert max(shape.tokens for shape in shapes) == 256
+    assert max(shape.rows for shape in shapes) == 16
+    assert any(shape.rows and shape.pairs for shape in shapes)  # decodes beside a prompt
+    assert any(sum(now > 1 for _, now in rows) > 2 for rows in steps)  # several prompts
+    assert any(before and now > 1 for rows in steps for before, now in rows)  # a later chunk
+
+
+def test_measured_steps_give_their_own_times_back() -> None:
+    samples = measure(Clockwork(), 8, 128, seconds=0.2)
+    fitted = fit_profile(samples)
+    assert fitted.error < 0.25  # of a busy machine; by the median, so that one interruption does no harm
+    tokens = np.array([sample.shape.tokens for sample in samples])
+    seconds = np.array([sample.seconds for sample in samples])
+    assert np.median(seconds / (20e-6 + 2e-6 * tokens)) == pytest.approx(1, rel=0.25)
+    with pytest.raises(ConfigError, match="--seconds"):
+        measure(Clockwork(), 8, 128, seconds=0)
+
+
+def test_the_loop_takes_time_of_its_own() -> None:
+    per_step, per_row = loop_cost(16)
+    assert 1e-6 < per_step < 5e-3
+    assert 0 <= per_row < 1e-3
+
+
+def test_what_serving_adds_is_found_again() -> None:
+    loop = (50e-6, 1e-6)
+    waves = [
+        Wave(rows, alone + loop[0] + loop[1] * rows + 2e-3 + 1e-4 * rows, alone)
+        for rows in (1, 4, 16, 64)
+        for alone in (0.01 + 1e-3 * rows, 0.012 + 1e-3 * rows)
+    ]
+    found = fit_serving(waves, [6.1e-3] * 3, loop)
+    assert found.per_step == pytest.approx(2e-3, rel=1e-3)
+    assert found.per_row == pytest.approx(1e-4, rel=1e-3)
+    assert found.entry_seconds + found.exit_seconds == pytest.approx(4e-3, rel=1e-3)
+    assert found.error < 1e-6
+    quicker = fit_serving([Wave(1, 0.01, 0.02), Wave(8, 0.01, 0.02)], [-0.01], loop)
+    assert (quicker.per_step, quicker.per_row, quicker.entry_seconds) == (0, 0, 0)
+
+
+def test_waves_go_through_a_real_server(live: LiveServer) -> None:
+    said: list[str] = []
+    work = serving_cost(
+        live.url, lambda rows, context: 1e-3, lambda tokens: 1e-3, (0.0, 0.0), 16, 1, said.append, waves_of=(1, 4)
+    )
+    found = asyncio.run(work)
+    assert said == ["round 1 through the server: 1, 4 requests at a time"]
+    assert [row[0] for row in found.waves] == [1, 4]
+    assert found.per_step + found.per_row > 1e-3  # this engine's steps take longer than the millisecond claimed
+
+
+def test_the_command_writes_a_profile_that_the_simulator_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save(random_model(CONFIGS["llama"]()), tmp_path / "model")
+    path = tmp_path / "profile.json"
+    status = run(
+        [
+            *("profile", str(model), "--output", str(path), "--seconds", "0.3", "--no-serving", "--threads", "1"),
+            *("--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "128"),
+            *("--kv-cache-memory", "1MiB", "--dtype", "float32"),
+        ]
+    )
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert "on shapes left out" in said
+    profile = Profile.read(path)
+    assert profile.kv_tokens > 128
+    assert profile.facts["loop_seconds_a_step"] > 0
+    assert profile.serving is None
+    seconds = profile.step_times().seconds(StepShape(4, 4, 0.0, 4, 64.0))
+    assert 1e-5 < seconds < 1
+    assert run(["simulate", "--profile", str(path), "--num-prompts", "5", "--input-len", "8", "--output-len", "4"]) == 0
+
+
+def test_others_at_work_are_noticed_and_children_are_not() -> None:
+    bystanders = Bystanders()
+    end = time.process_time() + 0.15
+    while time.process_time() < end:
+        pass
+    seen = bystanders.seen()
+    assert seen.others != seen.others or 0 <= seen.others < 1
