@@ -12,6 +12,16 @@ from paceline.cli.app import run
 from tests.bench.fake_server import FakeServer
 from tests.server.conftest import LiveServer
 
+VLLM_KEYS = {
+    *("date", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate", "burstiness"),
+    *("max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens"),
+    *("request_throughput", "request_goodput", "output_throughput", "total_token_throughput"),
+    *("max_output_tokens_per_s", "max_concurrent_requests"),
+    *(f"{name}_{metric}_ms" for name in ("mean", "median", "std", "p99") for metric in ("ttft", "tpot", "itl", "e2el")),
+    *("input_lens", "output_lens", "ttfts", "itls", "start_times", "latencies"),
+}
+"""What scripts that read vLLM's results look for."""
+
 
 def bench(*arguments: str) -> int:
     return run(["bench", *arguments])
@@ -35,6 +45,8 @@ def test_a_run_prints_saves_and_draws(live: LiveServer, tmp_path: Path, capsys: 
     assert values["output_lens"] == [6] * 12
     assert values["request_goodput"] > 0
     assert values["purpose"] == "test"
+    assert values["errors"] == [""] * 12
+    assert set(values) >= VLLM_KEYS
     assert values["whole"]["cached_tokens"] > 0
     assert set(values["per_tenant"]) == {"a", "b"}
     text = page.read_text()

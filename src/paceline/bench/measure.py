@@ -36,7 +36,7 @@ class MeasureOptions:
     """Requests sent one by one before the run, and not counted."""
     timeout: float = 600.0
     max_lateness: float = MAX_LATENESS
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     label: str = ""
 
 
@@ -91,6 +91,7 @@ def make_run(
             "date": started,
             "backend": "openai" if target.endpoint == "completions" else "openai-chat",
             "model_id": target.model,
+            "tokenizer_id": target.model,
             "base_url": target.url,
             "server": target.version,
             "client": f"paceline {__version__} on {done.client.host}",

@@ -159,7 +159,7 @@ def measure_options(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureF
         warmups=flags.num_warmups,
         timeout=flags.timeout,
         max_lateness=flags.max_lateness,
-        metadata=flags.extra_facts(),
+        metadata={"burstiness": traffic.burstiness, **flags.extra_facts()},
         label=flags.label or "",
     )
 

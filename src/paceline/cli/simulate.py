@@ -60,8 +60,10 @@ class KnobFlags:
 
     discipline: Annotated[str, flag("How requests are scheduled; for simulate several, to compare.")] = "paceline"
     order: Annotated[str | None, flag("Who is next; default: the discipline's.")] = None
-    max_num_batched_tokens: Annotated[int, flag("Most tokens of a step.")] = 8192
-    max_num_seqs: Annotated[int, flag("Most sequences in the batch.")] = 256
+    max_num_batched_tokens: Annotated[int | None, flag("Most tokens of a step; default: the profile's, else 8192.")] = (
+        None
+    )
+    max_num_seqs: Annotated[int | None, flag("Most sequences in the batch; default: the profile's, else 256.")] = None
     long_prefill_token_threshold: Annotated[int, flag("Most tokens of one prompt in a step; 0: no limit.")] = 0
     host_memory: Annotated[float, flag("GB of host memory for swapped KV.")] = 0.0
     gpu_memory_utilization: Annotated[float, flag("Share of a device's memory to use.")] = 0.9
@@ -70,14 +72,19 @@ class KnobFlags:
     ] = True
     router: Annotated[str, flag("round-robin, least-load, power-of-two, prefix or session.")] = "least-load"
 
-    def knobs(self, discipline: str | None = None) -> Any:
+    def knobs(self, discipline: str | None = None, profiled: dict[str, Any] | None = None) -> Any:
+        """`profiled`: what a profile says of the engine that was measured."""
         from paceline.sim.planner import Knobs
 
+        usual = Knobs()
+        profiled = profiled or {}
         return Knobs(
             discipline or self.discipline,
             self.order,
-            self.max_num_batched_tokens,
-            self.max_num_seqs,
+            profiled.get("max_num_batched_tokens", usual.token_budget)
+            if self.max_num_batched_tokens is None
+            else self.max_num_batched_tokens,
+            profiled.get("max_num_seqs", usual.max_num_seqs) if self.max_num_seqs is None else self.max_num_seqs,
             self.long_prefill_token_threshold,
             self.host_memory,
             self.gpu_memory_utilization,
@@ -207,9 +214,10 @@ def _simulated(
     from paceline.sim.router import router
 
     deployment = where.deployments()[0].with_coefficients(engine(where.engine).coefficients)
-    knobs, longest, kv_tokens = how.knobs(name), longest_request(Traffic(workload, "poisson")), where.kv_tokens
-    facts: dict[str, Any] = {"server": f"simulated: {name_of(deployment)}, {knobs.describe()}", "seed": seed}
     profile = None if flags.profile is None else Profile.read(flags.profile)
+    knobs = how.knobs(name, None if profile is None else profile.facts)
+    longest, kv_tokens = longest_request(Traffic(workload, "poisson")), where.kv_tokens
+    facts: dict[str, Any] = {"server": f"simulated: {name_of(deployment)}, {knobs.describe()}", "seed": seed}
     if profile is not None:
         kv_tokens = profile.kv_tokens if kv_tokens is None else kv_tokens
         facts["server"] = f"simulated: {profile.model} on {profile.hardware}, {knobs.describe()}"

@@ -58,6 +58,10 @@ def detail(records: Records) -> dict[str, Any]:
             "start_times": records.sent.tolist(),
             "scheduled_times": records.scheduled.tolist(),
             "latencies": np.nan_to_num(records.e2e).tolist(),
+            "errors": [
+                "" if good else Outcome(kind).name.lower()
+                for good, kind in zip(ok, records.outcome.tolist(), strict=True)
+            ],
             "outcomes_per_request": [Outcome(kind).name.lower() for kind in records.outcome.tolist()],
             "cached_tokens": records.cached_tokens.tolist(),
             "tenants": [records.tenants[index] for index in records.tenant.tolist()],
