@@ -16,6 +16,8 @@ from paceline.workload.run import Run
 
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#be185d", "#4d7c0f", "#475569")
 MOST_POINTS = 4000
+MOST_NAMED = 4
+"""Runs that a plot's own legend has room for."""
 _UNITS = {
     "ttft": ("Time to first token", "ttft"),
     "tpot": ("Time per output token", "tpot"),
@@ -59,10 +61,11 @@ def cdfs(runs: Sequence[Run]) -> list[Figure]:
             line["hovertemplate"] = "%{y:.1f}% within %{x:.4~r} ms<extra>" + _safe(run.label) + "</extra>"
             data.append(line)
         shapes = [_limit(limit * 1e3) for limit in _targets(runs, name)]
-        layout = _layout("ms", "% of requests", log_x=True, shapes=shapes, legend=len(runs) > 1)
+        layout = _layout("ms", "% of requests", log_x=True, shapes=shapes, legend=1 < len(runs) <= MOST_NAMED)
         layout["yaxis"]["range"] = [0, 101]
         layout["xaxis"] |= _ticks([value for line in data for value in line["x"]] + _milliseconds(runs, name))
         caption = f"{_part(runs)} Dashed: the target." if shapes else _part(runs)
+        caption += " Colours as in the table." if len(runs) > MOST_NAMED else ""
         figures.append(Figure(title, caption, data, layout))
     return figures
 
@@ -206,7 +209,8 @@ def bars(runs: Sequence[Run]) -> list[Figure]:
         bar: Data = {"type": "bar", "x": names, "y": shown, "marker": {"color": colors}, "text": text}
         bar |= {"textposition": "outside", "cliponaxis": False, "hovertemplate": "%{x}: %{y:,.4~r}<extra></extra>"}
         layout = _layout("", unit)
-        layout["xaxis"] |= {"tickangle": -30, "type": "category"}
+        layout["xaxis"] |= {"tickangle": -30, "type": "category", "automargin": True}
+        layout["margin"]["t"] = 24
         figures.append(Figure(title, _part(runs), [bar], layout))
     return figures
 

@@ -184,7 +184,7 @@ def simulate(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, fla
     runs = []
     for name in how.discipline.split(","):
         run, facts = _simulated(workload, name, where, how, flags, traffic.seed)
-        label = flags.label or f"{name} (simulated)"
+        label = name if "," in how.discipline else flags.label or f"{name} (simulated)"
         runs.append(as_run(run, workload, label, measured.targets(), measured.percents(), facts))
     if len(runs) == 1:
         tables.print_run(console, runs[0])
