@@ -114,7 +114,7 @@ def workload_of(given: argparse.Namespace, folder: Path, part: str) -> Workload:
 
 def capacity(spec: ReplicaSpec) -> float:
     """Requests per second of a replica with a full batch: between the first and the last tenth of a long queue."""
-    records = simulate(Synthetic(LENGTHS, AllAtOnce()).workload(1000, seed=1), spec).records
+    records = simulate(Synthetic(LENGTHS, AllAtOnce()).workload(400, seed=1), spec).records
     ends = np.sort(records.last)
     return float((ends.size * 0.8) / (ends[int(ends.size * 0.9) - 1] - ends[int(ends.size * 0.1)]))
 

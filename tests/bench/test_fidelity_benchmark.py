@@ -1,0 +1,51 @@
+"""The table of `benchmarks/fidelity.py`, on results that are known."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from paceline.sim.cluster import simulate
+from paceline.sim.profile import Profile, Serving
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "fidelity.py"
+GIVEN = Namespace(
+    discipline="paceline", max_num_seqs=8, max_num_batched_tokens=512, max_model_len=1024, seconds=20.0, loads="60"
+)
+
+
+@pytest.fixture
+def fidelity() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fidelity", PATH)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_errors_are_told_and_judged(fidelity: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    knots = [(1, 0.004), (512, 0.2)]
+    profile = Profile(
+        *("paceline", "0", "m", "cpu", "float32", 32768, 16), knots, 1e-4, 0.0, 1e-6, 0.0, 0.0, 0.0, 9,
+        serving=Serving(1e-3, 1e-5, 1e-3, 1e-3, 0.0),
+    )  # fmt: skip
+    profile.write(tmp_path / "profile.json")
+    workload = fidelity.workload_of(GIVEN, tmp_path, "60")
+    found = fidelity.figures(simulate(workload, fidelity.spec_of(GIVEN, tmp_path)).records)
+    run = {"figures": found, "requests": len(workload), "ok": len(workload), "in_flight": 1.0, "quiet": "quiet"}
+    (tmp_path / "60.json").write_text(json.dumps(run))
+    assert fidelity.print_table(GIVEN, tmp_path) == 0
+    found["ttft"]["p99"] *= 1.2
+    (tmp_path / "60.json").write_text(json.dumps(run))
+    assert fidelity.print_table(GIVEN, tmp_path) == 1
+    said = capsys.readouterr().out
+    assert said.count("pass") == 9 + 8 and said.count("MISS") == 1
+    assert "-16.7%    10% MISS" in said
+    with pytest.raises(SystemExit, match="of another profile"):
+        (tmp_path / "60.json").write_text(json.dumps({**run, "requests": 1}))
+        fidelity.print_table(GIVEN, tmp_path)
