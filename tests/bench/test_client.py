@@ -7,10 +7,11 @@ import asyncio
 import numpy as np
 import pytest
 
+from paceline.bench.errors import BenchError
 from paceline.bench.load import LoadOptions
 from paceline.bench.measure import MeasureOptions, measure
 from paceline.bench.sse import Events
-from paceline.bench.target import BenchError, Target
+from paceline.bench.target import Target
 from paceline.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson
 from paceline.workload.records import ExactGaps
 from paceline.workload.requests import Workload, WorkloadError

@@ -158,6 +158,56 @@ def test_without_the_server_extra_replay_still_works(tmp_path: Path) -> None:
 
     assert '"summary"' in run_blocked("replay", "-").stdout
     check_one_line(run_blocked("serve"), "paceline[server]")
+    check_one_line(run_blocked("simulate"), "paceline[bench]")
+
+
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if (top := name.split(".")[0]) in {%s}:
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+
+sys.meta_path.insert(0, Absent())
+from paceline.cli import main
+main(sys.argv[1:])
+"""
+
+
+def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = WITHOUT % ", ".join(repr(name) for name in modules.split())
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["simulate", "--num-prompts", "5"],
+        ["plan", "--ttft-p99", "2s", "--num-prompts", "100", "--trial-requests", "100", "--no-what-if", "--quiet"],
+    ],
+)
+def test_simulate_and_plan_need_neither_torch_nor_a_client_nor_scipy(arguments: list[str]) -> None:
+    result = run_without("torch transformers aiohttp scipy plotly fastapi zmq msgspec", *arguments)
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("aiohttp", ["bench", "serve"], "bench"),
+        ("plotly", ["simulate", "--num-prompts", "5", "--html", "report.html"], "bench"),
+        ("msgspec", ["profile"], "server"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    missing: str, arguments: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run_without(missing, *arguments)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert f"pip install 'paceline[{extra}]'" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from paceline.bench.errors import BenchError
 from paceline.bench.server_process import ServerProcess
-from paceline.bench.target import BenchError, Target
+from paceline.bench.target import Target
 from paceline.core.disciplines import discipline
 from paceline.workload.run import Finding, Run
 

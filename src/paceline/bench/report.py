@@ -13,8 +13,8 @@ from typing import Any
 
 from paceline import __version__
 from paceline.bench import figures
+from paceline.bench.errors import BenchError
 from paceline.bench.figures import Figure
-from paceline.bench.target import BenchError
 from paceline.workload.metrics import Stretch
 from paceline.workload.percentiles import Percentile
 from paceline.workload.run import Run
@@ -82,6 +82,10 @@ def write(path: Path, text: str) -> Path:
 
 
 def _plotly() -> str:
+    try:
+        import plotly  # noqa: F401
+    except ModuleNotFoundError:
+        raise BenchError("--html needs plotly, of the bench extra; pip install 'paceline[bench]'") from None
     return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 

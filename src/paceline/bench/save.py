@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.target import BenchError
+from paceline.bench.errors import BenchError
 from paceline.workload.export import detail
 from paceline.workload.run import Run
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from types import TracebackType
 
-from paceline.bench.target import BenchError
+from paceline.bench.errors import BenchError
 
 START_TIMEOUT = 600.0
 _SERVES = re.compile(r" serves .+ at (http://\S+)")

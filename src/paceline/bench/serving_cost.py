@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from paceline.bench.bodies import PromptStyle, prepare
 from paceline.bench.client import Reply, send
-from paceline.bench.target import BenchError, Target, discover, open_session
+from paceline.bench.errors import BenchError
+from paceline.bench.target import Target, discover, open_session
 from paceline.sim.profile import Serving
 from paceline.workload.records import Outcome
 from paceline.workload.requests import TimedRequest, named_key

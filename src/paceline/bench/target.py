@@ -7,13 +7,9 @@ from typing import Any
 
 import aiohttp
 
-from paceline.errors import PacelineError
+from paceline.bench.errors import BenchError
 
 ENDPOINTS = ("completions", "chat")
-
-
-class BenchError(PacelineError):
-    """A load test cannot be made. The message names the server and the mend."""
 
 
 @dataclass(frozen=True)

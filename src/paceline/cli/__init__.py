@@ -35,5 +35,8 @@ def _without_server_extra(arguments: list[str]) -> int:
         from paceline.core.replay import main as replay
 
         return replay(arguments[1:])
-    print("paceline: this command needs the server extra; pip install 'paceline[server]'", file=sys.stderr)
+    from paceline.cli.extras import extra_for
+
+    extra = extra_for(arguments)
+    print(f"paceline: this command needs the {extra} extra; pip install 'paceline[{extra}]'", file=sys.stderr)
     return 2

@@ -9,6 +9,7 @@ import typer
 
 from paceline.cli.bench import app as bench
 from paceline.cli.disciplines import disciplines
+from paceline.cli.extras import extra_with
 from paceline.cli.profile import profile
 from paceline.cli.serve import serve
 from paceline.cli.simulate import plan, simulate
@@ -77,6 +78,10 @@ def run(arguments: list[str]) -> int:
         return _say(str(error))
     except MemoryError:
         return _say("out of memory; lower --kv-cache-memory or --max-model-len, or choose a smaller model")
+    except ModuleNotFoundError as error:
+        if (extra := extra_with(error.name)) is None:
+            raise
+        return _say(f"{error.name} is not installed: this needs the {extra} extra; pip install 'paceline[{extra}]'")
     except KeyboardInterrupt:
         return 130
     except Exception as error:
