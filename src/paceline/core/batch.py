@@ -89,9 +89,12 @@ class Batch:
         sequence.row = -1
 
     def give_blocks(self, row: int, blocks: abc.Sequence[int]) -> None:
-        held = int(self.held[row])
-        self.block_table[row, held : held + len(blocks)] = blocks
-        self.held[row] = held + len(blocks)
+        held, count = int(self.held[row]), len(blocks)
+        if count == 1:
+            self.block_table[row, held] = blocks[0]
+        elif count:
+            self.block_table[row, held : held + count] = blocks
+        self.held[row] = held + count
 
     def blocks(self, row: int) -> IntArray:
         """The row's block table, as long as it is."""

@@ -35,7 +35,7 @@ class Observer(Protocol):
         ...
 
 
-FEW = 8  # rows up to which a loop costs less than numpy's fixed costs
+FEW = 16  # rows up to which a loop costs less than numpy's fixed costs
 
 
 class StepBuilder:
