@@ -45,7 +45,7 @@ LIGHTLLM = Discipline(
     admission=PeakFits(),
     head_of_line=Stop(),
     composition=PrefillOrDecode(cut="first"),
-    eviction=Newest(),
+    eviction=Newest(yields_turn=True),  # decodes go by arrival, not by admission
     cache="chain",
     defaults=MappingProxyType({"max_num_seqs": 1000, "max_num_batched_tokens": 8448}),
     failure_modes=(
@@ -63,7 +63,7 @@ NANO_VLLM = Discipline(
     admission=PromptFits(ahead=0),
     head_of_line=Stop(),
     composition=PrefillOrDecode(cut="first"),
-    eviction=Newest(),
+    eviction=Newest(yields_turn=True),  # decodes go by arrival, not by admission
     defaults=MappingProxyType({"block_size": 256, "max_num_seqs": 512, "max_num_batched_tokens": 16384}),
     failure_modes=("decodes stand still while prompts stream in", "preempts often when KV is short"),
 )
@@ -108,7 +108,7 @@ LMDEPLOY_PT = Discipline(
     admission=PromptFits(ahead=0),
     head_of_line=SkipBudget(),
     composition=PrefillOrDecode(cut="first", interval=16, below=0.5, early=True),
-    eviction=Newest(),
+    eviction=Newest(yields_turn=True),  # decodes go by arrival, not by admission
     defaults=MappingProxyType(
         {
             "block_size": 64,
