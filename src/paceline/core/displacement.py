@@ -52,9 +52,7 @@ class Displacement:
             return False
         blocks = reason.startswith("KV")
         for row in victims:
-            victim = builder.batch.occupant[row]
-            how = builder.how.choose(builder, victim, blocks)
-            builder.preempt(step, victim, RECOMPUTE if blocks and how == HOLD else how)
+            give_way(builder, step, builder.batch.occupant[row], blocks)
         return True
 
     def _worse(self, builder: StepBuilder, level: Callable[[Any], int], mine: int) -> list[int]:
@@ -68,6 +66,12 @@ class Displacement:
         age = {row: index for index, row in enumerate(levels)}
         worse = [row for row, its in levels.items() if its - mine > self.hysteresis]
         return sorted(worse, key=lambda row: (-levels[row], int(batch.computed[row]), -age[row]))
+
+
+def give_way(builder: StepBuilder, step: Step, victim: Sequence, blocks: bool) -> None:
+    """Preempt a sequence whose `blocks`, or else only whose row, another is going to have."""
+    how = builder.how.choose(builder, victim, blocks)
+    builder.preempt(step, victim, RECOMPUTE if blocks and how == HOLD else how)
 
 
 class _Room:

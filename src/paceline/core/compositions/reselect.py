@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.core.config import SchedulerConfig
+from paceline.core.displacement import give_way
 from paceline.core.orders import ORDERS
 from paceline.core.phases import by_phase
 from paceline.core.request import Sequence, SequenceState
@@ -90,7 +91,7 @@ class Reselect:
                 if step.blocked[0] is None:
                     step.blocked = (sequence, reason)
                 return False
-            builder.preempt(step, after.pop())
+            give_way(builder, step, after.pop(), reason.startswith("KV"))
         return True
 
     def _would_fit(self, builder: StepBuilder, sequence: Sequence, after: list[Sequence]) -> bool:
