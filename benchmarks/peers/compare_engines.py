@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,12 @@ class Comparison:
     forms: dict[str, Path]
     driven: dict[str, Driven] = field(default_factory=dict)
     results: list[dict[str, Any]] = field(default_factory=list)
+    about: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each contestant said of itself."""
+
+    def one(self, name: str) -> None:
+        """A row of the table, or the rows of memory."""
+        {STATIC: self.static, MEMORY: self.memory}.get(name, lambda: self.row(name))()
 
     def row(self, name: str) -> None:
         """Run a row, print it, keep it."""
@@ -124,6 +131,7 @@ class Comparison:
         for side in sides:
             if side not in self.driven:
                 self.driven[side] = self._start(side)
+                self.about[side] = self.driven[side].about
             self._turn(row, side, min(self.options.scale, 0.1), self.options.seed + 999)
 
     def _start(self, side: str) -> Driven:
@@ -171,22 +179,17 @@ def main() -> None:
     options = parse()
     options.folder.mkdir(parents=True, exist_ok=True)
     comparison = Comparison(options, convert.convert(options.model, options.folder / "models"))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # what was measured by then is printed
     try:
         for name in options.rows:
-            if name == STATIC:
-                comparison.static()
-            elif name == MEMORY:
-                comparison.memory()
-            else:
-                comparison.row(name)
+            comparison.one(name)
     finally:
-        about = {side: one.about for side, one in comparison.driven.items()}
         comparison.close()
-    print("\n".join(table(comparison.results)))
-    if options.json is not None:
-        asked = {name: str(value) for name, value in vars(options).items()}
-        saved = {"asked": asked, "machine": machine(), "engines": about, "rows": comparison.results}
-        options.json.write_text(json.dumps(clean(saved), indent=1) + "\n")
+        print("\n".join(table(comparison.results)))
+        if options.json is not None:
+            asked = {name: str(value) for name, value in vars(options).items()}
+            saved = {"asked": asked, "machine": machine(), "engines": comparison.about, "rows": comparison.results}
+            options.json.write_text(json.dumps(clean(saved), indent=1) + "\n")
 
 
 def parse() -> argparse.Namespace:

@@ -93,6 +93,7 @@ class Driven:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            self.close()
             raise SystemExit(f"{self._name} ended without an answer; its log says why")
         found: dict[str, Any] = json.loads(line)
         return found
@@ -103,7 +104,8 @@ class Driven:
         try:
             yield
         finally:
-            self._stop()
+            if self._process.returncode is None:
+                self._stop()
 
     def _stop(self) -> None:
         os.killpg(self._process.pid, signal.SIGSTOP)

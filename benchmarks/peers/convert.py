@@ -29,8 +29,7 @@ def directory(source: Path, config: dict[str, Any], target: Path) -> None:
     weights = GGUFWeights(file)
     tensors = {}
     for name in sorted(weights.names()):
-        shape = file.tensors[weights._names[name]].shape
-        tensors[name] = weights.tensor(name, shape).to(torch.bfloat16).contiguous()
+        tensors[name] = weights.tensor(name, weights.shape(name)).to(torch.bfloat16).contiguous()
     target.mkdir(parents=True, exist_ok=True)
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
     more = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "hidden_act": "silu"}

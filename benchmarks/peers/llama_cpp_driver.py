@@ -17,7 +17,7 @@ import turns
 
 class Engine:
     def __init__(self, options: Any) -> None:
-        settings = {"n_ctx": 40960, "n_batch": 2048, "n_ubatch": 512, **options.settings}
+        settings = {"n_ctx": 32 * 2304, "n_batch": 2048, "n_ubatch": 512, **options.settings}
         slots = settings.pop("slots", 32)
         llama.llama_backend_init()
         wanted = llama.llama_model_default_params()
