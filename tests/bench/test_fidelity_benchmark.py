@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +16,7 @@ from paceline.sim.profile import Profile, Serving
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "fidelity.py"
 GIVEN = Namespace(
-    discipline="paceline", max_num_seqs=8, max_num_batched_tokens=512, max_model_len=1024, seconds=20.0, loads="60"
+    discipline="paceline", max_num_seqs=8, max_num_batched_tokens=512, max_model_len=1024, seconds=8.0, loads="60"
 )
 
 
@@ -35,17 +36,24 @@ def test_errors_are_told_and_judged(fidelity: ModuleType, tmp_path: Path, capsys
         serving=Serving(1e-3, 1e-5, 1e-3, 1e-3, 0.0),
     )  # fmt: skip
     profile.write(tmp_path / "profile.json")
-    workload = fidelity.workload_of(GIVEN, tmp_path, "60")
-    found = fidelity.figures(simulate(workload, fidelity.spec_of(GIVEN, tmp_path)).records)
-    run = {"figures": found, "requests": len(workload), "ok": len(workload), "in_flight": 1.0, "quiet": "quiet"}
-    (tmp_path / "60.json").write_text(json.dumps(run))
-    assert fidelity.print_table(GIVEN, tmp_path) == 0
-    found["ttft"]["p99"] *= 1.2
-    (tmp_path / "60.json").write_text(json.dumps(run))
-    assert fidelity.print_table(GIVEN, tmp_path) == 1
-    said = capsys.readouterr().out
-    assert said.count("pass") == 9 + 8 and said.count("MISS") == 1
-    assert "-16.7%    10% MISS" in said
+    workload, rate = fidelity.workload_of(GIVEN, tmp_path, "60")
+    spec = fidelity.spec_of(GIVEN, tmp_path)
+    run = {"requests": len(workload), "ok": len(workload), "in_flight": 1.0, "quiet": "quiet", "rate": rate}
+
+    def table(slower: float, p99: float = 1.0) -> tuple[int, str]:
+        """(status, what is printed) of a machine so many times slower, whose TTFT p99 is so many times longer."""
+        done = simulate(workload, replace(spec, times=spec.times.scaled(slower)))
+        found = fidelity.figures(done.records)
+        found["ttft"]["p99"] *= p99
+        (tmp_path / "60.json").write_text(json.dumps({**run, "figures": found, "busy_seconds": done.usage.seconds}))
+        return fidelity.print_table(GIVEN, tmp_path), capsys.readouterr().out
+
+    status, said = table(1.0)
+    assert status == 0 and said.count("pass") == 18
+    status, said = table(1.0, p99=1.2)
+    assert status == 1 and said.count("MISS") == 2 and "-16.7%    10% MISS" in said
+    status, said = table(1.3)
+    assert status == 1 and said.count("pass") == 9 and "steps took 1.30 times as long" in said
     with pytest.raises(SystemExit, match="of another profile"):
         (tmp_path / "60.json").write_text(json.dumps({**run, "requests": 1}))
         fidelity.print_table(GIVEN, tmp_path)

@@ -49,7 +49,9 @@ def test_the_grid_asks_for_nothing_that_does_not_fit_and_for_every_kind_of_step(
 
 
 def test_measured_steps_give_their_own_times_back() -> None:
-    samples = measure(Clockwork(), 8, 128, seconds=0.2)
+    found = measure(Clockwork(), 8, 128, seconds=0.2)
+    samples = found.samples
+    assert found.spread >= 0
     fitted = fit_profile(samples)
     assert fitted.error < 0.25  # of a busy machine; by the median, so that one interruption does no harm
     tokens = np.array([sample.shape.tokens for sample in samples])

@@ -74,3 +74,8 @@ def test_shared_prefixes_give_two_to_five_times_the_output() -> None:
     shared = Synthetic((kind,), AllAtOnce()).workload(400, seed=6)
     with_cache, without = (rate(shared, spec("paceline", enable_prefix_caching=on)) for on in (True, False))
     assert 2 < with_cache / without < 8
+
+
+def test_a_short_answer_of_a_static_batch_ends_with_its_longest() -> None:
+    done = simulate(batches(1), spec("static", max_num_seqs=SLOTS, max_model_len=256))
+    assert np.unique(done.records.last).size == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,35 @@ Progress = Callable[[str], None]
 
 LEAST = 3  # times that every shape is measured
 MOST = 40
+STALL = 1.6  # times the median, from which on a step was held up by something that has nothing to do with it
+BIN = 2.0  # seconds over which a machine's speed is told
+VARIES = 0.08  # spread of its speed from which on a machine's profile is good for an average only
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a grid of steps took, and how steady the machine was meanwhile."""
+
+    samples: list[Measured]
+    spread: float
+    """Of the machine's speed in stretches of two seconds: its 90th over its 10th percentile, less one."""
 
 
 def measure(
     executor: Executor, max_num_seqs: int, token_budget: int, seconds: float = 45.0, progress: Progress = lambda _: None
-) -> list[Measured]:
-    """The median time of every step of the grid, each measured several times, for about so many seconds in all.
+) -> Measurement:
+    """The time of every step of the grid, each measured several times, for about so many seconds in all.
 
-    In turns and in an order drawn anew each time, so that a machine that slows down does so for all of them. Short
-    steps, which vary more, are measured more often than long ones. ConfigError for no time.
+    In turns and in an order drawn anew each time, so that a machine that slows down does so for all of them; a step's
+    time is the mean over the machine's moods, without stalls. Short steps, which vary more, are measured more often
+    than long ones. ConfigError for no time.
     """
     if not seconds > 0:
         raise ConfigError("--seconds", seconds, "above 0")
     grid = Grid(executor, max_num_seqs, token_budget)
     steps = grid.steps()
     taken: list[list[float]] = [[] for _ in steps]
+    order: list[tuple[float, int, float]] = []  # (when, which, how long)
     shapes: list[StepShape] = []
     for rows in steps:
         shapes.append(shape_of(grid.plan(rows)))
@@ -52,7 +67,24 @@ def measure(
         shuffle.shuffle(due)
         for index in due:
             taken[index].append(_timed(executor, grid, steps[index]))
-    return [Measured(shape, float(np.median(times))) for shape, times in zip(shapes, taken, strict=True)]
+            order.append((time.perf_counter(), index, taken[index][-1]))
+    typical = [_typical(times) for times in taken]
+    samples = [Measured(shape, value) for shape, value in zip(shapes, typical, strict=True)]
+    return Measurement(samples, _spread(order, typical))
+
+
+def _typical(times: Sequence[float]) -> float:
+    values = np.array(times)
+    return float(values[values <= STALL * np.median(values)].mean())
+
+
+def _spread(order: Sequence[tuple[float, int, float]], typical: Sequence[float]) -> float:
+    """How much the machine's speed differs between stretches of the measurement, each step against its own kind."""
+    when = np.array([at for at, _, _ in order])
+    ratio = np.array([seconds / typical[index] for _, index, seconds in order])
+    stretch = ((when - when[0]) / BIN).astype(np.int64)
+    speeds = [float(np.median(ratio[stretch == one])) for one in np.unique(stretch)]
+    return float(np.percentile(speeds, 90) / np.percentile(speeds, 10) - 1)
 
 
 def _timed(executor: Executor, grid: Grid, rows: Rows, fresh: bool = False) -> float:
@@ -79,7 +111,7 @@ class DecodeTimer:
 
 
 def profile(
-    samples: list[Measured],
+    measured: Measurement,
     info: dict[str, Any],
     loop: tuple[float, float],
     serving: Serving | None = None,
@@ -87,7 +119,7 @@ def profile(
 ) -> Profile:
     """Fit measured steps. `info` says what the executor is, as the engine's set-up describes it; `loop` is what the
     engine's own loop adds to a step: (seconds, seconds per row that gets a token). `facts` are kept with it."""
-    fitted = fit_profile(samples)
+    fitted = fit_profile(measured.samples)
     per_step, per_row = loop
     return Profile(
         engine="paceline",
@@ -104,10 +136,11 @@ def profile(
         error=fitted.error,
         left_out_error=fitted.left_out_error,
         left_out_worst=fitted.left_out_worst,
-        shapes=len(samples),
+        shapes=len(measured.samples),
         facts={
             "loop_seconds_a_step": per_step,
             "loop_seconds_a_row": per_row,
+            "speed_spread": measured.spread,
             "discipline": info.get("discipline", ""),
             "description": info["description"],
             **(facts or {}),

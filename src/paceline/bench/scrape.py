@@ -15,7 +15,10 @@ _LINE = re.compile(r"^(?:paceline|vllm|sglang):(\w+?)(?:_total)?(?:\{[^}]*\})? (
 _RUNNING = ("num_requests_running", "num_running_reqs")
 _WAITING = ("num_requests_waiting", "num_queue_reqs")
 _KV = ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage")
-_COUNTERS = ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "recomputed_tokens", "engine_restarts")
+_COUNTERS = (
+    *("num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "recomputed_tokens", "engine_restarts"),
+    *("steps", "engine_busy_seconds"),
+)
 _GENERATED = ("generation_tokens",)
 
 

@@ -39,7 +39,7 @@ def profile(
     from rich.console import Console
 
     from paceline.bench.bystanders import MOST, Bystanders
-    from paceline.bench.profile import measure
+    from paceline.bench.profile import VARIES, measure
     from paceline.bench.profile import profile as fitted
     from paceline.engine.config import EngineConfig
     from paceline.engine.loop_cost import loop_cost
@@ -65,12 +65,12 @@ def profile(
 
     built = build(EngineConfig(model=model, **given), progress)  # type: ignore[arg-type]
     bystanders = Bystanders()
-    samples = measure(built.executor, max_num_seqs, max_num_batched_tokens, seconds, progress)
+    measured = measure(built.executor, max_num_seqs, max_num_batched_tokens, seconds, progress)
     loop = loop_cost(max_num_seqs)
     served = _served(model, given, built, loop, rounds, progress) if serving else None
     quiet = bystanders.seen()
     facts = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "quiet": str(quiet)}
-    found = fitted(samples, built.info, loop, served, facts)
+    found = fitted(measured, built.info, loop, served, facts)
     found.write(output)
     console.print(
         f"{found.shapes} step shapes; error {found.error:.1%}, {found.left_out_error:.1%} on shapes left out "
@@ -79,6 +79,11 @@ def profile(
     )
     if quiet.others > MOST:
         console.print(f"the machine was not quiet ({quiet}): these times may be too long", style="yellow")
+    if measured.spread > VARIES:
+        console.print(
+            f"the machine's own speed varied by {measured.spread:.0%} meanwhile: a run may be as far off its average",
+            style="yellow",
+        )
     console.print(f"the loop adds {loop[0] * 1e6:.0f} us a step and {loop[1] * 1e6:.1f} us a row", markup=False)
     if served is not None:
         _print_serving(console, served)

@@ -113,8 +113,8 @@ class Replica:
         if sequence.first_scheduled is not None:
             log.started[index] = sequence.first_scheduled
         log.tokens[index] = sequence.tokens.size - sequence.prompt_length
-        if outcome is not Outcome.OK or self._even:
-            log.last[index] = now
+        if outcome is not Outcome.OK or self._even or self.scheduler.discipline.together:
+            log.last[index] = now  # the last token of a batch that ends together comes out with that end
         self._forget(request, now)
 
     def _forget(self, request: SimulatedRequest, now: float) -> None:
