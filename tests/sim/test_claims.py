@@ -64,7 +64,7 @@ def test_continuous_batching_gives_several_times_the_output_on_mixed_lengths() -
         ),
         AllAtOnce(),
     ).workload(400, seed=5)
-    settings = {"max_num_seqs": 64, "max_model_len": 2048}
+    settings = {"max_num_seqs": 64, "max_model_len": 2048, "max_num_batched_tokens": 32768}  # a batch in one step
     static, paceline = rate(mixed, spec("static", **settings)), rate(mixed, spec("paceline", **settings))
     assert paceline > 3 * static
 
