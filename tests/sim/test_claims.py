@@ -47,7 +47,7 @@ def test_static_batches_waste_two_thirds_of_their_slots() -> None:
 def test_slots_are_taken_again_at_once_under_iteration_level_scheduling() -> None:
     static, orca = (slots_used(batches(8), name) for name in ("static", "orca"))
     assert static.size > 2.2 * orca.size
-    full = orca[: -LONG]  # until nobody is left to start
+    full = orca[:-LONG]  # until nobody is left to start
     assert full.mean() > 0.99 * SLOTS
 
 
@@ -59,8 +59,8 @@ def rate(workload: Workload, replica: ReplicaSpec) -> float:
 def test_continuous_batching_gives_several_times_the_output_on_mixed_lengths() -> None:
     mixed = Synthetic(
         (
-            Kind(Lengths(128, 0.5), Lengths(64, 0.9), weight=0.8),
-            Kind(Lengths(512, 0.5), Lengths(512, 0.5), weight=0.2),
+            Kind(Lengths(64, 0.5), Lengths(50, 0.9), weight=0.875),
+            Kind(Lengths(64, 0.5), Lengths(600, 0.5), weight=0.125),
         ),
         AllAtOnce(),
     ).workload(400, seed=5)
