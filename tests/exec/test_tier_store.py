@@ -32,10 +32,10 @@ def attention(kind: str, dtype: torch.dtype) -> ReferenceAttention | CpuAttentio
         kernels, reason = choose_kernels("auto", torch.device("cpu"))
         if kernels is None:
             pytest.skip(reason)
-        made = CpuAttention(kernels, dtype)
+        made = CpuAttention(kernels, dtype, torch.int8 if kind == "int8" else None)
     made.allocate(LAYERS, 6, 16)
     for tensor in made.tensors():
-        tensor.copy_(torch.randn(tensor.shape))
+        tensor.copy_(torch.randn(tensor.shape) * (50 if tensor.dtype == torch.int8 else 1))
     return made
 
 
@@ -48,7 +48,7 @@ def plan(**fields: object) -> StepPlan:
     return StepPlan(0, empty, empty, empty, empty.astype(bool), *([np.zeros((1, 1), np.int32)] * 3), **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["reference", "cpu"])
+@pytest.mark.parametrize("kind", ["reference", "cpu", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_blocks_come_back_from_the_host_as_they_left(kind: str, dtype: torch.dtype) -> None:
     made = attention(kind, dtype)
@@ -209,3 +209,20 @@ def test_settings_that_make_no_sense_are_refused(host: HostBlocks, tmp_path: Pat
         ModelExecutor(ExecutorConfig(num_blocks=2, max_model_len=32, dtype="float32", swap_space=10))
     with pytest.raises(ConfigError, match="--disk-kv-size"):
         ExecutorConfig(disk_kv_size=1 << 30)
+
+
+def test_what_computes_and_what_holds_kv_tells_their_identities_apart(tmp_path: Path) -> None:
+    from .random_models import CONFIGS, random_model, save
+
+    directory = save(random_model(CONFIGS["llama"]()), tmp_path)
+    identities = set()
+    variants = [{}, {"dtype": "bfloat16"}]
+    if choose_kernels("auto", torch.device("cpu")).kernels is not None:
+        int8 = {"kv_cache_dtype": "int8"}
+        variants += [int8, {**int8, "dtype": "bfloat16"}, {"quantization": "int8"}, {"quantization": "int4"}]
+    for variant in variants:
+        settings = {"dtype": "float32", "num_blocks": 4, "num_host_blocks": 2, **variant}
+        tiers = ModelExecutor(ExecutorConfig(str(directory), device="cpu", **settings)).tiers
+        assert tiers is not None
+        identities.add(tiers.identity)
+    assert len(identities) == len(variants)

@@ -66,7 +66,8 @@ class ModelExecutor:
         self.num_blocks, self.block_size = self.kv.num_blocks, self.kv.block_size
         self.max_model_len = self.kv.max_model_len
         self.attention.allocate(layers, self.num_blocks, self.block_size)
-        self.tiers = open_tiers(config, self.source, self.attention, type(self.model).__name__)
+        computing = f"{type(self.model).__name__} in {self.dtype} over {_weight_formats(self.model)}"
+        self.tiers = open_tiers(config, self.source, self.attention, computing)
         self.num_host_blocks = 0 if self.tiers is None else self.tiers.host.num_blocks
         ends = end_tokens(self.source) if eos_token_ids is None else tuple(eos_token_ids)
         self.sampler = Sampler(config.max_num_seqs, self.vocab_size, self.device, ends)
@@ -166,9 +167,12 @@ def end_tokens(source: ModelSource) -> tuple[int, ...]:
     return tuple(token for token in values if isinstance(token, int))
 
 
+def _weight_formats(model: Any) -> str:
+    return str(getattr(model, "weight_formats", str(model.dtype).removeprefix("torch.")))
+
+
 def _describe(source: ModelSource, model: Any, attention: str, kv: KVSize, threads: int) -> list[str]:
-    dtype = str(model.dtype).removeprefix("torch.")
-    formats = getattr(model, "weight_formats", dtype)
+    dtype, formats = str(model.dtype).removeprefix("torch."), _weight_formats(model)
     if formats != dtype:
         dtype = f"{dtype} over weights in {formats}"
     device = f"{model.device.type} with {threads} threads" if model.device.type == "cpu" else str(model.device)

@@ -20,7 +20,8 @@ _SMALLEST = 256 << 20  # bytes of host memory that blocks of a disk tier pass th
 
 
 def open_tiers(config: ExecutorConfig, source: ModelSource, attention: Attention, model: str) -> TierStore | None:
-    """The tiers a configuration asks for; None: none. `model`: the name of what computes K/V.
+    """The tiers a configuration asks for; None: none. `model`: what computes K/V, and in which
+    numbers.
 
     ConfigError when there is too little memory or disk.
     """
