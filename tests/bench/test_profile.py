@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.bench.bystanders import Bystanders
-from paceline.bench.profile import measure
+from paceline.bench.profile import FittedTimer, measure
 from paceline.bench.serving_cost import Wave, fit_serving, serving_cost
 from paceline.bench.step_grid import Grid
 from paceline.cli.app import run
@@ -57,6 +57,9 @@ def test_measured_steps_give_their_own_times_back() -> None:
     tokens = np.array([sample.shape.tokens for sample in samples])
     seconds = np.array([sample.seconds for sample in samples])
     assert np.median(seconds / (20e-6 + 2e-6 * tokens)) == pytest.approx(1, rel=0.25)
+    later = FittedTimer(found)
+    assert later.seconds(8, 16) == pytest.approx(36e-6, rel=0.4)
+    assert later.prompt_seconds(100) == pytest.approx(220e-6, rel=0.4)
     with pytest.raises(ConfigError, match="--seconds"):
         measure(Clockwork(), 8, 128, seconds=0)
 

@@ -16,7 +16,7 @@ from paceline import __version__
 from paceline.bench.step_grid import Executor, Grid, Rows
 from paceline.errors import ConfigError
 from paceline.sim.latency import StepShape, shape_of
-from paceline.sim.profile import Measured, Profile, Serving, fit_profile
+from paceline.sim.profile import Measured, Profile, Serving, fit_profile, step_times
 
 Progress = Callable[[str], None]
 
@@ -108,6 +108,22 @@ class DecodeTimer:
         """The same of a step with one prompt."""
         grid = Grid(self._executor, 1, tokens)
         return float(np.median([_timed(self._executor, grid, [(0, tokens)]) for _ in range(times)]))
+
+
+class FittedTimer:
+    """The same from the fit: for a device that has no room for a server beside the executor."""
+
+    def __init__(self, measured: Measurement) -> None:
+        fitted = fit_profile(measured.samples)
+        self._times = step_times(fitted.knots, fitted.per_sample, fitted.per_pair, fitted.per_context)
+
+    def seconds(self, rows: int, context: int) -> float:
+        """As DecodeTimer's."""
+        return self._times.seconds(StepShape(rows, rows, 0.0, rows, float(rows * (context + 1))))
+
+    def prompt_seconds(self, tokens: int) -> float:
+        """As DecodeTimer's."""
+        return self._times.seconds(StepShape(tokens, 1, tokens * tokens / 2, 0, 0.0))
 
 
 def profile(

@@ -11,7 +11,7 @@ from paceline.cli.sizes import parse_size
 from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
-    from paceline.engine.setup import Built
+    from paceline.bench.profile import DecodeTimer, FittedTimer
     from paceline.sim.profile import Serving
 
 SERVER_BLOCKS_A_ROW = 8  # of the server that is measured: what a request of a wave needs, and some to spare
@@ -39,7 +39,7 @@ def profile(
     from rich.console import Console
 
     from paceline.bench.bystanders import MOST, Bystanders
-    from paceline.bench.profile import VARIES, measure
+    from paceline.bench.profile import VARIES, DecodeTimer, FittedTimer, measure
     from paceline.bench.profile import profile as fitted
     from paceline.engine.config import EngineConfig
     from paceline.engine.loop_cost import loop_cost
@@ -64,13 +64,22 @@ def profile(
         console.print(text, style="dim", markup=False)
 
     built = build(EngineConfig(model=model, **given), progress)  # type: ignore[arg-type]
+    info, executor = built.info, built.executor
+    del built
     bystanders = Bystanders()
-    measured = measure(built.executor, max_num_seqs, max_num_batched_tokens, seconds, progress)
+    measured = measure(executor, max_num_seqs, max_num_batched_tokens, seconds, progress)
     loop = loop_cost(max_num_seqs)
-    served = _served(model, given, built, loop, rounds, progress) if serving else None
+    served = None
+    if serving:
+        timer: DecodeTimer | FittedTimer = DecodeTimer(executor, max_num_seqs)
+        if executor.device.type != "cpu":  # the server needs its memory
+            timer = FittedTimer(measured)
+            del executor
+            _let_go()
+        served = _served(model, given, info, timer, loop, rounds, progress)
     quiet = bystanders.seen()
     facts = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "quiet": str(quiet)}
-    found = fitted(measured, built.info, loop, served, facts)
+    found = fitted(measured, info, loop, served, facts)
     found.write(output)
     console.print(
         f"{found.shapes} step shapes; error {found.error:.1%}, {found.left_out_error:.1%} on shapes left out "
@@ -91,8 +100,23 @@ def profile(
     return 0
 
 
+def _let_go() -> None:
+    import gc
+
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def _served(
-    model: str, given: dict[str, Any], built: Built, loop: tuple[float, float], rounds: int, progress: Any
+    model: str,
+    given: dict[str, Any],
+    info: dict[str, Any],
+    timer: DecodeTimer | FittedTimer,
+    loop: tuple[float, float],
+    rounds: int,
+    progress: Any,
 ) -> Serving:
     """Start `paceline serve` with the same settings, and little KV, and measure through it."""
     try:
@@ -102,16 +126,14 @@ def _served(
         text = f"{missing.name} is needed to measure through a server; pip install 'paceline[server,bench]', or give "
         raise PacelineError(text + "--no-serving") from None
     from paceline.bench.measure import run_blocking
-    from paceline.bench.profile import DecodeTimer
     from paceline.bench.server_process import ServerProcess
     from paceline.bench.serving_cost import serving_cost
 
     rows = given["max_num_seqs"]
     settings = {name: value for name, value in given.items() if name != "kv_cache_memory"}
-    settings["num_blocks"] = min(built.executor.num_blocks, max(SERVER_BLOCKS_A_ROW * rows, 256))
-    settings["max_model_len"] = min(built.executor.max_model_len, settings["num_blocks"] * built.executor.block_size)
+    settings["num_blocks"] = min(info["num_blocks"], max(SERVER_BLOCKS_A_ROW * rows, 256))
+    settings["max_model_len"] = min(info["max_model_len"], settings["num_blocks"] * info["block_size"])
     flags = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    timer = DecodeTimer(built.executor, rows)
     with ServerProcess(model, *flags) as server:
         found: Serving = run_blocking(
             serving_cost(server.url, timer.seconds, timer.prompt_seconds, loop, rows, rounds, progress)

@@ -67,16 +67,8 @@ class Profile:
         """Step times of the engine behind its server, as far as that was measured, or (`served` False) by itself."""
         serving = self.serving if served else None
         per_step, per_row = (serving.per_step, serving.per_row) if serving else (0.0, 0.0)
-        tokens = np.array([knot[0] for knot in self.knots], np.float64)
-        seconds = np.array([knot[1] for knot in self.knots]) + per_step
-        slope = (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2]) if tokens.size > 1 else 0.0
-
-        def fixed(count: int) -> float:
-            if count > tokens[-1]:
-                return float(seconds[-1] + slope * (count - tokens[-1]))
-            return float(np.interp(count, tokens, seconds))
-
-        return StepTimes(fixed, self.per_sample + per_row, self.per_pair, self.per_context)
+        knots = [(tokens, seconds + per_step) for tokens, seconds in self.knots]
+        return step_times(knots, self.per_sample + per_row, self.per_pair, self.per_context)
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
@@ -102,6 +94,20 @@ class Profile:
         if not knots or any(seconds < 0 or not math.isfinite(seconds) for _, seconds in knots):
             raise ModelError(f"profile {path}: its knots must be (tokens, seconds) with seconds of at least 0")
         return Profile(**{**values, "knots": knots})
+
+
+def step_times(knots: Sequence[tuple[int, float]], per_sample: float, per_pair: float, per_context: float) -> StepTimes:
+    """Straight lines between the knots, and on beyond the last."""
+    tokens = np.array([knot[0] for knot in knots], np.float64)
+    seconds = np.array([knot[1] for knot in knots])
+    slope = (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2]) if tokens.size > 1 else 0.0
+
+    def fixed(count: int) -> float:
+        if count > tokens[-1]:
+            return float(seconds[-1] + slope * (count - tokens[-1]))
+        return float(np.interp(count, tokens, seconds))
+
+    return StepTimes(fixed, per_sample, per_pair, per_context)
 
 
 @dataclass(frozen=True)
