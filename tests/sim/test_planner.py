@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 
 from paceline.sim.capacity import Target, Traffic, trial
+from paceline.sim.cluster_size import judged_by, spares
 from paceline.sim.hardware import hardware
-from paceline.sim.plan_text import curve_rows, sections, values
-from paceline.sim.planner import Plan, PlanError, Question, judged_by, plan, spares, tune
+from paceline.sim.plan_text import latency_rows, sections, throughput_rows, values
+from paceline.sim.planner import Plan, plan
+from paceline.sim.question import PlanError, Question
+from paceline.sim.tuning import tune
 from paceline.workload.requests import Workload
 from tests.sim.samples import DEPLOYMENT, trace
 
@@ -74,9 +77,12 @@ class TestEachTrace:
             "million",
             "Little",
             "seed",
+            "KV capacity",
+            "traffic",
+            "state",
         ):
             assert word in text
-        assert len(curve_rows(plan_for(name))) == 8
+        assert len(latency_rows(plan_for(name))) == len(throughput_rows(plan_for(name))) == 8
         assert values(plan_for(name))["replicas"] == plan_for(name).replicas
 
 
@@ -91,6 +97,15 @@ def test_a_model_that_does_not_fit_is_named() -> None:
     small = replace(DEPLOYMENT, hardware=replace(hardware("l4"), memory_gb=12.0))
     with pytest.raises(PlanError, match=r"llama-3.1-8b bf16 on l4: the weights do not fit"):
         plan(replace(question("azure2023_conv"), deployments=(small,)))
+
+
+def test_the_plan_is_the_same_with_any_number_of_processes() -> None:
+    asked = replace(question("burstgpt1_head400"), trial_requests=100, rate=4.0, step_error=0.05)
+    one, other = plan(asked, processes=1), plan(asked, processes=2)
+    told, again = values(one), values(other)
+    for answer in (told, again):
+        del answer["provenance"]["made by"]
+    assert told == again
 
 
 def test_tuning_finds_knobs_that_carry_at_least_as_much() -> None:

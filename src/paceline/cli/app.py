@@ -10,9 +10,10 @@ import typer
 from paceline.cli.bench import app as bench
 from paceline.cli.disciplines import disciplines
 from paceline.cli.extras import extra_with
+from paceline.cli.plan import plan
 from paceline.cli.profile import profile
 from paceline.cli.serve import serve
-from paceline.cli.simulate import plan, simulate
+from paceline.cli.simulate import simulate
 from paceline.errors import ConfigError, EngineDeadError, PacelineError
 
 app = typer.Typer(

@@ -68,6 +68,11 @@ class Discipline:
             if (check := getattr(part, "check", None)) is not None:
                 check(config, self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with plain dictionaries in the place of the read-only ones, which do not pickle."""
+        values = ((spec.name, getattr(self, spec.name)) for spec in fields(self))
+        return _unpickled, ({name: dict(v) if isinstance(v, MappingProxyType) else v for name, v in values},)
+
     def knobs(self) -> dict[str, Any]:
         """The numbers of the row's objects, by name, with their values."""
         return {spec.name: getattr(part, spec.name) for part in self._parts().values() for spec in fields(part)}
@@ -137,3 +142,8 @@ def _like(setting: str, value: Any, default: Any, kind: str) -> Any:
     if default is not None and type(value) is not type(default):
         raise ConfigError(setting, value, f"a value like its default {default!r}")
     return value
+
+
+def _unpickled(values: dict[str, Any]) -> Discipline:
+    tables: dict[str, Any] = {name: MappingProxyType(v) if isinstance(v, dict) else v for name, v in values.items()}
+    return Discipline(**tables)

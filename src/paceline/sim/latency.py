@@ -118,6 +118,27 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
+class Roofline:
+    """Seconds of a step by its number of tokens: reading the weights and computing with them, whichever takes longer,
+    with a soft corner between the two."""
+
+    dense_read: float  # seconds to read what every token uses
+    experts_read: float  # ... all experts
+    idle: float  # share of the experts that a token does not use
+    product: float  # seconds of the products of a token
+    sharpness: float
+    constant: float  # seconds whatever the tokens
+    link: float  # seconds a token on the links between devices
+
+    def __call__(self, tokens: int) -> float:
+        read = self.dense_read + self.experts_read * (1 - math.pow(self.idle, tokens))
+        product = self.product * tokens
+        larger, smaller = max(read, product), min(read, product)
+        both = larger * math.pow(1 + math.pow(smaller / larger, self.sharpness), 1 / self.sharpness)
+        return both + self.constant + self.link * tokens
+
+
+@dataclass(frozen=True)
 class Coefficients:
     """What a data sheet does not say. They are only known together: trust the predictions, not the single numbers."""
 
@@ -193,6 +214,7 @@ class Deployment:
         active = shape.dense_weights + shape.active_experts * shape.expert_weights
         idle = 1 - shape.active_experts / shape.experts if shape.experts else 1.0
         constant = own.step + own.layer * shape.layers + head_bytes / (memory * own.memory)
+        experts = shape.experts * shape.expert_weights
         reduce = 2 * shape.layers * own.all_reduce if degree > 1 else 0.0
         links = gpu.link_gbs / 2 if gpu.link_gbs else gpu.pcie_gbs
         per_token_links = (
@@ -201,16 +223,17 @@ class Deployment:
             else 0.0
         )
 
-        def fixed(tokens: int) -> float:
-            touched = shape.experts * (1 - idle**tokens) * shape.expert_weights
-            read = (shape.dense_weights + touched) * self.weight_bytes / (memory * own.memory)
-            product = 2.0 * active * tokens / compute
-            larger, smaller = max(read, product), min(read, product)
-            both = larger * (1 + (smaller / larger) ** own.sharpness) ** (1 / own.sharpness)
-            return both + constant + reduce + per_token_links * tokens
-
+        read = self.weight_bytes / (memory * own.memory)  # seconds a weight
         return StepTimes(
-            fixed,
+            Roofline(
+                shape.dense_weights * read,
+                experts * read,
+                idle,
+                2.0 * active / compute,
+                own.sharpness,
+                constant + reduce,
+                per_token_links,
+            ),
             per_sample=own.sample + 2.0 * shape.head_weights / (gpu.bf16_tflops * 1e12 * degree * own.compute),
             per_pair=4.0 * shape.layers * shape.heads * shape.head_size
             / (gpu.bf16_tflops * 1e12 * degree * own.attention),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from paceline import __version__
+from paceline.sim.candidates import why_not
 from paceline.sim.capacity import Target, Trial
-from paceline.sim.planner import PART, Plan, why_not
+from paceline.sim.cluster_size import PART
+from paceline.sim.planner import Plan
 from paceline.workload.export import clean, distribution_values
 from paceline.workload.percentiles import Percentile
 
@@ -26,17 +28,29 @@ def sections(plan: Plan) -> list[tuple[str, Rows]]:
     ]
 
 
-def curve_rows(plan: Plan) -> list[list[str]]:
-    """Header and rows of latency against rate, for one replica."""
-    rows = [["req/s", "TTFT p50/p95/p99 ms", "TPOT p50/p95/p99 ms", "E2E p50/p99 s", "good", "in flight", ""]]
+def latency_rows(plan: Plan) -> list[list[str]]:
+    """Header and rows of latency against rate, for one replica: p50, p95 and p99."""
+    rows = [["requests/s", "TTFT ms", "TPOT ms", "E2E s", "state"]]
     for one in plan.curve:
         stretch = one.stretch
-        ttft = "/".join(f"{stretch.ttft.at(p) * 1e3:.0f}" for p in (50.0, 95.0, 99.0))
-        tpot = "/".join(f"{stretch.tpot.at(p) * 1e3:.1f}" for p in (50.0, 95.0, 99.0))
-        e2e = "/".join(f"{stretch.e2e.at(p):.2f}" for p in (50.0, 99.0))
+        columns = [
+            " / ".join(f"{getattr(stretch, name).at(percent) * scale:.{digits}f}" for percent in (50.0, 95.0, 99.0))
+            for name, scale, digits in (("ttft", 1e3, 0), ("tpot", 1e3, 1), ("e2e", 1.0, 1))
+        ]
+        label = one.summary.stability.label + (" <- knee" if one.rate == plan.best.capacity.rate else "")
+        rows.append([f"{one.rate:.2f}", *columns, label])
+    return rows
+
+
+def throughput_rows(plan: Plan) -> list[list[str]]:
+    """Header and rows of what a replica does at these rates: the speed for one user against the output of a device."""
+    rows = [["requests/s", "good", "in flight", "tokens/s a user", "tokens/s a device"]]
+    for one in plan.curve:
+        stretch = one.stretch
         good = f"{stretch.goodput.share:.1%}" if stretch.goodput else ""
-        label = one.summary.stability.label + ("  <- knee" if one.rate == plan.best.capacity.rate else "")
-        rows.append([f"{one.rate:.2f}", ttft, tpot, e2e, good, f"{stretch.little.in_flight:.1f}", label])
+        user = f"{1 / stretch.tpot.median:.0f}" if stretch.tpot.median else ""
+        device = f"{stretch.output_rate / plan.best.deployment.tensor_parallel:.0f}"
+        rows.append([f"{one.rate:.2f}", good, f"{stretch.little.in_flight:.1f}", user, device])
     return rows
 
 

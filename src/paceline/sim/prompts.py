@@ -41,7 +41,7 @@ class Prompts:
         total = request.prompt_len
         if total > self._filler.size:
             self._filler = np.full(2 * total, _FILLER, np.int32)
-        ids = self._filler[:total].copy()
+        ids: IntArray = self._filler[:total].copy()
         if not request.parts:
             ids[:2] = _text_mark(request)[: ids.size]
             return ids

@@ -1,0 +1,208 @@
+"""`paceline plan`: how much of what is needed. No model is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from paceline.cli.flag_sets import command, flag
+from paceline.cli.replica_flags import DeploymentFlags, KnobFlags
+from paceline.cli.workload_flags import WorkloadFlags, build
+from paceline.errors import ConfigError
+
+_TARGETS = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e", "e2el": "e2e"}
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    """What must hold."""
+
+    rate: Annotated[float | None, flag("Requests per second of the whole cluster; default: the trace's.")] = None
+    ttft_p99: Annotated[str | None, flag("Limit, such as 500ms or 2s.")] = None
+    tpot_p99: Annotated[str | None, flag("Limit.")] = None
+    e2e_p99: Annotated[str | None, flag("Limit.")] = None
+    target: Annotated[list[str] | None, flag("METRIC:pPERCENT:LIMIT, such as ttft:p95:300ms; several times.")] = None
+    availability: Annotated[float, flag("Share of the time the targets must hold though replicas fail.")] = 0.0
+    replica_availability: Annotated[float, flag("Share of the time a replica is up.")] = 0.99
+    step_error: Annotated[float, flag("How far off step times may be, as a share.")] = 0.10
+    trial_requests: Annotated[int, flag("Requests of each simulated rate.")] = 3000
+    tune: Annotated[bool, flag("Search the knobs for --gpus devices instead.", "--tune")] = False
+    gpus: Annotated[int, flag("Devices to tune for.")] = 1
+    what_if: Annotated[bool, flag("Try changes of one thing.", "--what-if/--no-what-if")] = True
+    result: Annotated[Path | None, flag("Write the plan as JSON.")] = None
+    html: Annotated[Path | None, flag("Write the Pareto plot and the curve.")] = None
+    processes: Annotated[int, flag("Simulations beside each other; 0: as many as there are processors.")] = 0
+    quiet: Annotated[bool, flag("No progress lines.", "--quiet")] = False
+
+    def targets(self) -> tuple[Any, ...]:
+        """ConfigError for what is no target."""
+        from paceline.sim.capacity import Target
+
+        found = []
+        for metric in ("ttft", "tpot", "e2e"):
+            text = getattr(self, f"{metric}_p99")
+            if text is not None:
+                found.append(Target(metric, 99.0, seconds(f"--{metric}-p99", text)))
+        for text in self.target or []:
+            metric, _, rest = text.partition(":")
+            percent, _, limit = rest.partition(":")
+            try:
+                share = float(percent.removeprefix("p"))
+            except ValueError:
+                share = -1.0
+            if metric not in _TARGETS or not 0 < share < 100:
+                raise ConfigError("--target", text, "METRIC:pPERCENT:LIMIT with ttft, tpot or e2e, as ttft:p95:300ms")
+            found.append(Target(_TARGETS[metric], share, seconds("--target", limit)))
+        return tuple(found)
+
+
+def seconds(name: str, text: str) -> float:
+    """A time as people type it: 500ms, 2s, 0.5 (seconds)."""
+    plain, factor = text.strip().lower(), 1.0
+    for ending, size in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
+        if plain.endswith(ending):
+            plain, factor = plain[: -len(ending)], size
+            break
+    try:
+        value = float(plain) * factor
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ConfigError(name, text, "a time above 0, such as 500ms or 2s")
+    return value
+
+
+@command(WorkloadFlags, DeploymentFlags, KnobFlags, PlanFlags)
+def plan(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, flags: PlanFlags) -> int:
+    """How many of which device for this traffic and these targets."""
+    from rich.console import Console
+
+    from paceline.sim import planner
+    from paceline.sim.capacity import Traffic
+    from paceline.sim.plan_text import values
+    from paceline.sim.question import Question
+
+    console = Console(highlight=False)
+    workload, own_rate = build(traffic)
+    arrivals = "trace" if workload.timed and traffic.arrivals in ("auto", "trace") else "poisson"
+    question = Question(
+        Traffic(workload, arrivals, traffic.seed),
+        where.deployments(),
+        flags.targets(),
+        own_rate if flags.rate is None else flags.rate,
+        how.knobs(),
+        where.engine,
+        how.router,
+        flags.step_error,
+        flags.availability,
+        flags.replica_availability,
+        where.kv_tokens,
+        flags.trial_requests,
+        flags.what_if,
+    )
+
+    def progress(text: str) -> None:
+        if not flags.quiet:
+            console.print(text, style="dim", markup=False)
+
+    processes = flags.processes or os.cpu_count() or 1
+    if flags.tune:
+        return _tune(console, question, flags, processes, progress)
+    answer = planner.plan(question, progress, processes)
+    _print_plan(console, answer)
+    if flags.result is not None:
+        flags.result.write_text(json.dumps(values(answer), indent=1) + "\n", encoding="utf-8")
+        console.print(f"plan: {flags.result}", markup=False)
+    if flags.html is not None:
+        _write_plots(flags.html, answer)
+        console.print(f"plots: {flags.html}", markup=False)
+    return 0
+
+
+def _tune(console: Any, question: Any, flags: PlanFlags, processes: int, progress: Any) -> int:
+    from rich.table import Table
+
+    from paceline.sim.question import PlanError, name_of
+    from paceline.sim.tuning import tune
+    from paceline.sim.workers import Workers
+
+    if flags.gpus < 1:
+        raise ConfigError("--gpus", flags.gpus, "at least 1")
+    with Workers(processes) as workers:
+        ranked = tune(question, flags.gpus, progress, workers=workers)
+    if not ranked or ranked[0][2] <= 0:
+        raise PlanError(f"no setting that was tried meets the targets on {flags.gpus} devices")
+    table = Table("requests/s", "replica", "knobs", title=f"knobs for {flags.gpus} devices, best first")
+    for knobs, deployment, rate in ranked[:12]:
+        table.add_row(f"{rate:.2f}", name_of(deployment), knobs.describe())
+    console.print(table)
+    return 0
+
+
+def _print_plan(console: Any, answer: Any) -> None:
+    from rich.table import Table
+
+    from paceline.sim.plan_text import latency_rows, sections, throughput_rows
+
+    for title, rows in sections(answer):
+        if not rows:
+            continue
+        table = Table(
+            title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+        )
+        table.add_column(min_width=20)
+        table.add_column(overflow="fold")
+        for name, value in rows:
+            table.add_row(name, value)
+        console.print(table)
+        console.print()
+        if title == "One replica":
+            caption = "One replica: latency against rate, p50 / p95 / p99"
+            for title, (header, *body) in ((caption, latency_rows(answer)), ("", throughput_rows(answer))):
+                table = Table(*header, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+                for row in body:
+                    table.add_row(*row)
+                console.print(table)
+                console.print()
+
+
+def _write_plots(path: Path, answer: Any) -> None:
+    try:
+        from plotly import graph_objects as plots
+        from plotly.subplots import make_subplots
+    except ModuleNotFoundError:
+        raise ConfigError("--html", str(path), "left out: plots need plotly; pip install 'paceline[bench]'") from None
+    figure = make_subplots(
+        rows=1, cols=2, subplot_titles=("Speed for one against output of all", "Latency against rate")
+    )
+    degree, curve = answer.best.deployment.tensor_parallel, answer.curve
+    figure.add_trace(
+        plots.Scatter(
+            x=[1 / one.stretch.tpot.median for one in curve],
+            y=[one.stretch.output_rate / degree for one in curve],
+            text=[f"{one.rate:.2f} requests/s" for one in curve],
+            mode="lines+markers",
+            name=answer.best.name,
+        ),
+        1,
+        1,
+    )
+    for name in ("ttft", "tpot"):
+        figure.add_trace(
+            plots.Scatter(
+                x=[one.rate for one in curve],
+                y=[getattr(one.stretch, name).at(99.0) * 1e3 for one in curve],
+                mode="lines+markers",
+                name=f"{name.upper()} p99 ms",
+            ),
+            1,
+            2,
+        )
+    figure.update_xaxes(title="tokens/s/user", row=1, col=1)
+    figure.update_yaxes(title="tokens/s/device", row=1, col=1)
+    figure.update_xaxes(title="requests/s a replica", row=1, col=2)
+    figure.update_yaxes(title="ms", type="log", row=1, col=2)
+    path.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
