@@ -120,6 +120,9 @@ def test_servegen_draws_the_rate_of_its_clients() -> None:
 CSV = "arrival_s,input_tokens,output_tokens\n"
 
 
+BLOCK = '{"timestamp": 0, "input_length": 9, "output_length": 4, %s}\n'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -138,6 +141,10 @@ CSV = "arrival_s,input_tokens,output_tokens\n"
             '{"timestamp": 0, "input_length": 900, "output_length": 4, "hash_ids": [1]}\n',
             "1 blocks of 512 tokens cover 512 of 900",
         ),
+        (BLOCK % '"hash_ids": ["x"]', "line 1: hash_ids is .* not a list of whole numbers"),
+        (BLOCK % '"hash_ids": 7', "line 1: hash_ids is '7', not a list of whole numbers"),
+        (BLOCK % '"turn": "second"', "line 1: turn is 'second', not a number"),
+        (BLOCK % '"priority": 1.5', "line 1: priority is 1.5, not a whole number"),
         ('{"timestamp": 0,\n', "line 1: "),
         ('{"colour": "red"}\n', "no input_length and no prompt"),
         ('[{"id": 1}]', "no prompt and no conversations"),

@@ -1,4 +1,4 @@
-"""Traces as files: which format a file has, and the readers of those with one row per request.
+"""Traces as files: which format a file has, and who reads it.
 
 | format | file | times | blocks |
 |---|---|---|---|
@@ -15,35 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from paceline.workload import conversations, servegen
+from paceline.workload import block_traces, conversations, csv_traces, servegen
 from paceline.workload.arrivals import spread_ticks
-from paceline.workload.requests import Parts, TimedRequest, Workload, WorkloadError, check
-from paceline.workload.trace_files import Faults, count, csv_rows, json_lines, number, read_text, whole_json
+from paceline.workload.requests import Workload, WorkloadError, check
+from paceline.workload.trace_files import Faults, read_text, whole_json
 
 FORMATS = ("csv", "azure", "burstgpt", "mooncake", "timed_trace", "bailian", "servegen", "sharegpt")
 DATA = Path(__file__).parent / "data"
-_COLUMNS = {
-    "time": ("arrival_s", "timestamp", "arrival", "arrived_at", "arrival_time", "time"),
-    "input": ("input_tokens", "contexttokens", "request tokens", "input_length", "num_prefill_tokens", "prompt_tokens"),
-    "output": (
-        "output_tokens",
-        "generatedtokens",
-        "response tokens",
-        "output_length",
-        "num_decode_tokens",
-        "completion_tokens",
-    ),
-    "tenant": ("tenant", "user", "model"),
-    "session": ("session", "session id", "session_id"),
-    "priority": ("priority",),
-}
-_ZERO = "rows with 0 tokens"
 
 
 @dataclass(frozen=True)
@@ -102,9 +84,9 @@ def read(source: str | Path, options: ReadOptions | None = None) -> Workload:
     elif kind == "sharegpt":
         workload = conversations.read(path, text, options, faults)
     elif kind in ("mooncake", "timed_trace", "bailian"):
-        workload = _read_blocks(path, text, kind, options, faults)
+        workload = block_traces.read(path, text, kind, options, faults)
     else:
-        workload = _read_csv(path, text, kind, options, faults)
+        workload = csv_traces.read(path, text, kind, options, faults)
     if not workload.requests:
         left = "; ".join(f"{rows} left out: {reason}" for reason, rows in faults.counts.items())
         raise WorkloadError(f"{path}: there is no request in it" + (f" ({left})" if left else ""))
@@ -131,165 +113,6 @@ def detect(path: Path, text: str) -> str:
     if "contexttokens" in columns:
         return "azure"
     return "burstgpt" if {"request tokens", "response tokens", "log_type", "log type"} & set(columns) else "csv"
-
-
-def _read_csv(path: Path, text: str, kind: str, options: ReadOptions, faults: Faults) -> Workload:
-    header, rows = csv_rows(path, text)
-    found = {role: next((name for name in names if name in header), None) for role, names in _COLUMNS.items()}
-    for role in ("input", "output"):
-        if found[role] is None:
-            raise WorkloadError(
-                f"{path}, line 1: there is no column of {role} tokens; the columns are {', '.join(header)}, "
-                f"and one of {', '.join(_COLUMNS[role])} is needed"
-            )
-    timed = found["time"] is not None
-    requests: list[TimedRequest] = []
-    clock = _Clock(path, faults)
-    for line, row in rows:
-        if options.limit is not None and len(requests) >= options.limit:
-            break
-        given = {role: row[name] for role, name in found.items() if name is not None}
-        tokens_in = count(path, line, str(found["input"]), given["input"])
-        tokens_out = count(path, line, str(found["output"]), given["output"])
-        if kind == "burstgpt" and min(tokens_in, tokens_out) == 0:
-            faults.counts["0 tokens: requests that failed when the trace was taken"] += 1
-            continue
-        if not _has_tokens(faults, line, tokens_in, tokens_out):
-            continue
-        at = clock.read(line, str(found["time"]), given["time"], 1.0) if timed else 0.0
-        if at is None:
-            continue
-        requests.append(
-            TimedRequest(
-                str(len(requests)),
-                at,
-                tokens_in,
-                _cut(tokens_out, options),
-                parts=((-1 - len(requests), tokens_in),),
-                tenant=given.get("tenant", ""),
-                session=given.get("session", ""),
-                priority=count(path, line, "priority", given.get("priority") or 0),
-            )
-        )
-    return Workload(clock.relative(requests), path.name, _stamps(timed), timed)
-
-
-def _read_blocks(path: Path, text: str, kind: str, options: ReadOptions, faults: Faults) -> Workload:
-    size = options.block_size or (16 if kind == "bailian" else 512)
-    unit = 1.0 if kind == "bailian" else 1e-3
-    requests: list[TimedRequest] = []
-    clock = _Clock(path, faults)
-    extra = 0
-    for line, row in json_lines(path, text):
-        if options.limit is not None and len(requests) >= options.limit:
-            break
-        missing = [key for key in ("timestamp", "input_length", "output_length") if key not in row]
-        if missing:
-            raise WorkloadError(f"{path}, line {line}: there is no {missing[0]}; it has {', '.join(row)}")
-        tokens_in = count(path, line, "input_length", row["input_length"])
-        tokens_out = count(path, line, "output_length", row["output_length"])
-        if not _has_tokens(faults, line, tokens_in, tokens_out):
-            continue
-        hashes = row.get("hash_ids") or []
-        if hashes and len(hashes) * size < tokens_in:
-            larger = -(-tokens_in // len(hashes))
-            faults.row(
-                line,
-                "blocks do not cover the prompt",
-                f"{len(hashes)} blocks of {size} tokens cover {len(hashes) * size} of {tokens_in}; "
-                f"the trace has blocks of at least {larger} (--block-size)",
-            )
-            continue
-        at = clock.read(line, "timestamp", row["timestamp"], unit)
-        if at is None:
-            continue
-        parts = _block_parts(hashes, size, tokens_in) or ((-1 - len(requests), tokens_in),)
-        extra += len(hashes) > len(parts)
-        requests.append(
-            TimedRequest(
-                str(len(requests)),
-                at,
-                tokens_in,
-                _cut(tokens_out, options),
-                parts=parts,
-                tenant=str(row.get("tenant", row.get("type", ""))),
-                session=str(row.get("session", row.get("chat_id", ""))),
-                turn=int(row.get("turn", 0) or 0),
-                priority=int(row.get("priority", 0) or 0),
-            )
-        )
-    workload = Workload(clock.relative(requests), path.name, _stamps(True), block_size=size)
-    if extra:
-        workload.notes.append(
-            f"{extra} requests have more blocks of {size} than their prompt fills; the rest is unused"
-        )
-    return workload
-
-
-def _block_parts(hashes: list[Any], size: int, tokens: int) -> Parts:
-    full, rest = divmod(tokens, size)
-    parts = [(int(key), size) for key in hashes[:full]]
-    if rest and len(hashes) > full:
-        parts.append((int(hashes[full]), rest))
-    return tuple(parts)
-
-
-def _has_tokens(faults: Faults, line: int, tokens_in: int, tokens_out: int) -> bool:
-    if tokens_in >= 1 and tokens_out >= 1:
-        return True
-    detail = f"{tokens_in} tokens in and {tokens_out} out; both must be at least 1"
-    faults.row(line, "negative tokens" if min(tokens_in, tokens_out) < 0 else _ZERO, detail)
-    return False
-
-
-def _cut(tokens: int, options: ReadOptions) -> int:
-    return tokens if options.max_output is None else min(tokens, options.max_output)
-
-
-def _stamps(timed: bool) -> str:
-    return "trace timestamps" if timed else ""
-
-
-class _Clock:
-    """Times of a trace: numbers or dates, ascending, from 0 on once they are relative to the first."""
-
-    def __init__(self, path: Path, faults: Faults) -> None:
-        self._path, self._faults = path, faults
-        self._last = float("-inf")
-
-    def read(self, line: int, column: str, value: Any, unit: float) -> float | None:
-        """Seconds; None: the row is left out."""
-        at = self._seconds(line, column, value, unit)
-        if at < 0:
-            self._faults.row(line, "negative times", f"{column} {value} is negative")
-            return None
-        if at < self._last:
-            self._faults.row(
-                line,
-                "times out of order",
-                f"{column} {value} comes after a later time; the rows must be sorted by time",
-            )
-            return None
-        self._last = at
-        return at
-
-    def _seconds(self, line: int, column: str, value: Any, unit: float) -> float:
-        if isinstance(value, str) and ("-" in value[1:] and ":" in value):
-            try:
-                whole, _, fraction = value.strip().replace("T", " ").partition(".")
-                digits = "".join(c for c in fraction if c.isdigit())
-                moment = datetime.fromisoformat(whole[:19])
-                return (moment - datetime(1970, 1, 1)).total_seconds() + (float("0." + digits) if digits else 0.0)
-            except ValueError:
-                raise WorkloadError(f"{self._path}, line {line}: {column} is {value!r}, not a date") from None
-        return number(self._path, line, column, value) * unit
-
-    @staticmethod
-    def relative(requests: list[TimedRequest]) -> list[TimedRequest]:
-        first = requests[0].arrival if requests else 0.0
-        if first == 0.0:
-            return requests
-        return Workload(requests).with_times([request.arrival - first for request in requests], "").requests
 
 
 def _on_ticks(workload: Workload, options: ReadOptions) -> Workload:
