@@ -96,7 +96,8 @@ class ModelExecutor:
             return StepResult(np.zeros(0, np.int32), time.perf_counter() - begin, moved=moved, lost=lost)
         places = token_places(plan.starts, plan.counts)
         tokens = plan.tokens[plan.rows[places.row], places.position].astype(np.int64)
-        table = plan.block_table[plan.rows]
+        used = -(-int((plan.starts + plan.counts).max()) // self.block_size)
+        table = plan.block_table[:, :used][plan.rows]
         metadata = build_metadata(plan.starts, plan.counts, table, self.block_size, self.device, places)
         hidden = self.model.forward(self._tensor(tokens), self.attention, metadata)
         sampled, logprobs = self._sample(plan, hidden)
