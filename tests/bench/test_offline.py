@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -177,3 +178,14 @@ def test_flags_that_make_no_sense_are_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_peers_are_stepped_until_every_request_has_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks" / "peers"))
+    import environments
+    import turns
+
+    engine = Steps()
+    wrapped = SimpleNamespace(add=engine.add, step=lambda: [(news.number, news.tokens) for news in engine.step()])
+    assert [len(one) for one in turns.stepped(wrapped, [[1], [2]], [3, 1])] == [3, 1]
+    assert "-DGGML_AMX_TILE=OFF" in environments.llama_flags()
