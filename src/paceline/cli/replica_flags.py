@@ -60,7 +60,9 @@ class KnobFlags:
     )
     max_num_seqs: Annotated[int | None, flag("Most sequences in the batch; default: the profile's, else 256.")] = None
     long_prefill_token_threshold: Annotated[int, flag("Most tokens of one prompt in a step; 0: no limit.")] = 0
-    host_memory: Annotated[float, flag("GB of host memory for swapped KV.")] = 0.0
+    host_memory: Annotated[float, flag("GB of host memory for KV that the device gives up.")] = 0.0
+    disk_memory: Annotated[float, flag("GB of disk for KV that the host gives up; needs --host-memory.")] = 0.0
+    disk_bandwidth: Annotated[float, flag("GB/s of that disk.")] = 3.0
     gpu_memory_utilization: Annotated[float, flag("Share of a device's memory to use.")] = 0.9
     prefix_caching: Annotated[
         bool, flag("Reuse KV of prompts seen before.", "--enable-prefix-caching/--no-enable-prefix-caching")
@@ -82,6 +84,8 @@ class KnobFlags:
             profiled.get("max_num_seqs", usual.max_num_seqs) if self.max_num_seqs is None else self.max_num_seqs,
             self.long_prefill_token_threshold,
             self.host_memory,
+            self.disk_memory,
+            self.disk_bandwidth,
             self.gpu_memory_utilization,
             self.prefix_caching,
         )

@@ -50,6 +50,7 @@ class ReplicaSpec:
     times: StepTimes
     block_bytes: float = 0.0  # of one KV block on one device: what swapping it moves
     pcie_bandwidth: float = 32e9  # bytes/s
+    disk_bandwidth: float = 3e9  # bytes/s that one device gets
     entry_seconds: float = 0.0  # from a request's arrival until the engine sees it: HTTP, tokenising
     exit_seconds: float = 0.0  # from when a token is made until its client has it: text, HTTP
 
@@ -146,6 +147,7 @@ class _Cluster:
             self._ended,
             block_bytes=spec.block_bytes,
             pcie_bandwidth=spec.pcie_bandwidth,
+            disk_bandwidth=spec.disk_bandwidth,
             fast=self.fast,
             shared=self.shared,
             watch=self.watch,  # type: ignore[arg-type]

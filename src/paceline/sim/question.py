@@ -28,16 +28,30 @@ class Knobs:
     token_budget: int = 8192
     max_num_seqs: int = 256
     long_prefill_token_threshold: int = 0  # most tokens of one prompt in a step: chunks; 0: no limit
-    host_gb: float = 0.0  # memory for swapped KV
+    host_gb: float = 0.0  # memory for KV that the device gives up
+    disk_gb: float = 0.0  # disk for KV that the host gives up
+    disk_gbs: float = 3.0  # bandwidth of that disk
     utilization: float = 0.9  # share of the device's memory that may be used
     prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--host-memory", self.host_gb), ("--disk-memory", self.disk_gb)):
+            if not 0 <= value < math.inf:
+                raise ConfigError(flag, value, "a finite number of GB of at least 0")
+        if not 0 < self.disk_gbs < math.inf:
+            raise ConfigError("--disk-bandwidth", self.disk_gbs, "a finite number of GB/s above 0")
+        if self.disk_gb and not self.host_gb:
+            raise ConfigError("--host-memory", self.host_gb, "above 0 with --disk-memory: what disk gives goes there")
+        if not 0 < self.utilization <= 1:
+            raise ConfigError("--gpu-memory-utilization", self.utilization, "a share above 0, at most 1")
 
     def describe(self) -> str:
         text = f"discipline {self.discipline}" + (f", order {self.order}" if self.order else "")
         text += f", {self.token_budget} tokens and {self.max_num_seqs} sequences a step"
         if self.long_prefill_token_threshold:
             text += f", prompts in chunks of {self.long_prefill_token_threshold}"
-        return text + (f", {self.host_gb:g} GB of host memory" if self.host_gb else "")
+        text += f", {self.host_gb:g} GB of host memory" if self.host_gb else ""
+        return text + (f", {self.disk_gb:g} GB of disk at {self.disk_gbs:g} GB/s" if self.disk_gb else "")
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ class Question:
         if not 0 < self.replica_availability <= 1:
             raise ConfigError("--replica-availability", self.replica_availability, "a share above 0")
         if self.trial_requests < 100:
-            raise ConfigError("--requests", self.trial_requests, "at least 100")
+            raise ConfigError("--trial-requests", self.trial_requests, "at least 100")
 
 
 def name_of(deployment: Deployment) -> str:
@@ -100,6 +114,7 @@ def replica_spec(
         "max_model_len": longest + 1,
         "long_prefill_token_threshold": knobs.long_prefill_token_threshold,
         "num_host_blocks": int(knobs.host_gb * 1e9 / (deployment.kv_bytes_per_token * size)),
+        "num_disk_blocks": int(knobs.disk_gb * 1e9 / (deployment.kv_bytes_per_token * size)),
     }
     if not row.fixed.get("enable_chunked_prefill", (True, ""))[0] or not row.defaults.get(
         "enable_chunked_prefill", True
@@ -114,6 +129,7 @@ def replica_spec(
         deployment.step_times().scaled(scale),
         block_bytes=deployment.kv_bytes_per_token * size / deployment.tensor_parallel,
         pcie_bandwidth=deployment.hardware.pcie_gbs * 1e9,
+        disk_bandwidth=knobs.disk_gbs * 1e9 / deployment.tensor_parallel,
     )
 
 

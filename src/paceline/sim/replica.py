@@ -48,6 +48,7 @@ class Replica:
         *,
         block_bytes: float = 0.0,
         pcie_bandwidth: float = 32e9,
+        disk_bandwidth: float = 3e9,
         fast: bool = True,
         shared: bool = True,
         watch: Callable[[Replica, StepPlan, float], None] | None = None,
@@ -55,7 +56,7 @@ class Replica:
         """`shared`: prompts may begin alike, or some displace others. `watch` sees every planned step and its start."""
         self.index = index
         self.scheduler = Scheduler(config, discipline)
-        self.executor = SimulatedExecutor(times, config.max_num_seqs, block_bytes, pcie_bandwidth)
+        self.executor = SimulatedExecutor(times, config.max_num_seqs, block_bytes, pcie_bandwidth, disk_bandwidth)
         self.log = log
         self.usage = Usage()
         self.clock = 0.0  # of the last step boundary
