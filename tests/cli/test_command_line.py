@@ -41,7 +41,7 @@ def check_one_line(result: subprocess.CompletedProcess[str], *parts: str) -> Non
         (["serv"], ["serv"]),
         (["serve", "--prot", "1"], ["--prot", "--port"]),
         (["serve", "--port"], ["--port"]),
-        (["serve", "--port", "many"], ["--port", "integer"]),
+        (["serve", "--port", "many"], ["--port", "many", "65535"]),
         (["serve", "--port", "99999"], ["--port", "99999", "65535"]),
         (["serve", "--host", "no.such.host.invalid"], ["--host", "no.such.host.invalid"]),
         (["serve", "--max-num-seqs", "0"], ["--max-num-seqs", "at least 1"]),

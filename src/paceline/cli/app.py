@@ -10,6 +10,7 @@ import typer
 from paceline.cli.bench import app as bench
 from paceline.cli.disciplines import disciplines
 from paceline.cli.extras import extra_with
+from paceline.cli.numbers import engine_words, numbered
 from paceline.cli.plan import plan
 from paceline.cli.profile import profile
 from paceline.cli.serve import serve
@@ -23,10 +24,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # the framed help cuts long flags off
     pretty_exceptions_enable=False,
 )
-app.command()(serve)
+app.command()(numbered(serve, engine_words))
 app.command()(disciplines)
 app.add_typer(bench)
-app.command()(profile)
+app.command()(numbered(profile, engine_words))
 app.command()(simulate)
 app.command()(plan)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli.flag_sets import flag
+from paceline.cli.numbers import Span
 from paceline.errors import ConfigError
 
 TARGET_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e", "e2el": "e2e"}
@@ -25,9 +26,9 @@ class TargetFlags:
         True
     )
     text_prompts: Annotated[bool, flag("Send words instead of token ids.", "--text-prompts")] = False
-    vocab_size: Annotated[int, flag("Generated token ids stay below this.")] = 30000
-    first_token: Annotated[int, flag("And are at least this.")] = 1000
-    temperature: Annotated[float, flag("Of the sampling.")] = 0.0
+    vocab_size: Annotated[int, flag("Generated token ids stay below this."), Span(1, 2**31 - 1)] = 30000
+    first_token: Annotated[int, flag("And are at least this."), Span(0, 2**31 - 2)] = 1000
+    temperature: Annotated[float, flag("Of the sampling."), Span(0, 100)] = 0.0
     extra_body: Annotated[str | None, flag("JSON object with more fields of each request.")] = None
 
     def extra(self) -> dict[str, Any]:
@@ -46,19 +47,23 @@ class MeasureFlags:
     """How to measure, and what to do with the figures."""
 
     concurrency: Annotated[
-        int | None, flag("Closed loop: this many requests at a time, the next one when one ends.")
+        int | None, flag("Closed loop: this many requests at a time, the next one when one ends."), Span(1, 10**6)
     ] = None
     max_concurrency: Annotated[
-        int | None, flag("Open loop with at most this many at a time; waiting for a place counts as latency.")
+        int | None,
+        flag("Open loop with at most this many at a time; waiting for a place counts as latency."),
+        Span(1, 10**6),
     ] = None
     goodput: Annotated[
         list[str] | None, flag("Targets in ms, such as ttft:500 tpot:50 e2e:5000; may be given several times.")
     ] = None
-    num_warmups: Annotated[int, flag("Requests sent before, and not counted.")] = 2
-    duration: Annotated[float | None, flag("Seconds after which the run is cut off.")] = None
-    timeout: Annotated[float, flag("Seconds a request may take.")] = 600.0
+    num_warmups: Annotated[int, flag("Requests sent before, and not counted."), Span(0, 10**6)] = 2
+    duration: Annotated[float | None, flag("Seconds after which the run is cut off."), Span(above=0, most=10**9)] = None
+    timeout: Annotated[float, flag("Seconds a request may take."), Span(above=0, most=10**9)] = 600.0
     percentiles: Annotated[str, flag("Which to report.", "--percentiles", "--metric-percentiles")] = "50,90,95,99,99.9"
-    max_lateness: Annotated[float, flag("Seconds of p99 send lateness above which a run is not valid.")] = 0.25
+    max_lateness: Annotated[
+        float, flag("Seconds of p99 send lateness above which a run is not valid."), Span(0, 10**9)
+    ] = 0.25
     label: Annotated[str | None, flag("A name for the run.")] = None
     metadata: Annotated[list[str] | None, flag("KEY=VALUE kept with the result; may be given several times.")] = None
     save_result: Annotated[bool, flag("Write the figures as JSON, under vLLM's names.", "--save-result")] = False
@@ -107,7 +112,7 @@ class CompareFlags:
         str | None, flag("Start `paceline serve` with each of these, such as static,orca,vllm,paceline.")
     ] = None
     base_urls: Annotated[str | None, flag("Or: servers that run already, as [LABEL=]URL,...")] = None
-    rounds: Annotated[int, flag("Turns of each, one after the other: A B A B.")] = 2
+    rounds: Annotated[int, flag("Turns of each, one after the other: A B A B."), Span(1, 10**4)] = 2
     serve_model: Annotated[str, flag("The model to serve.")] = "smollm2-135m"
     serve_args: Annotated[str, flag("More flags of `paceline serve`, in one string.")] = ""
 
@@ -117,7 +122,9 @@ class SweepFlags:
     """Which rates to try."""
 
     rates: Annotated[str | None, flag("Rates to run, such as 1,2,4,8; default: found by doubling and halving.")] = None
-    start_rate: Annotated[float, flag("Requests per second to start from.")] = 1.0
-    good_share: Annotated[float, flag("Share of the requests that must meet the targets.")] = 0.99
-    steps: Annotated[int, flag("Halvings of the interval once it is known.")] = 3
-    max_rate: Annotated[float, flag("Never ask for more than this.")] = 1000.0
+    start_rate: Annotated[float, flag("Requests per second to start from."), Span(above=0, most=10**6)] = 1.0
+    good_share: Annotated[float, flag("Share of the requests that must meet the targets."), Span(above=0, most=1)] = (
+        0.99
+    )
+    steps: Annotated[int, flag("Halvings of the interval once it is known."), Span(0, 100)] = 3
+    max_rate: Annotated[float, flag("Never ask for more than this."), Span(above=0, most=10**6)] = 1000.0

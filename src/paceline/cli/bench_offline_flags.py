@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from paceline.cli.flag_sets import flag
+from paceline.cli.numbers import Span
 from paceline.cli.serve import serve
 from paceline.cli.settings_file import parse_knobs, read_settings
 from paceline.engine.config import EngineConfig
@@ -26,15 +27,23 @@ class OfflineFlags:
 
     model: Annotated[str, flag("smollm2-135m, a directory, a .gguf file or a hub id.")] = "smollm2-135m"
     workload: Annotated[str, flag(", ".join(NAMES) + ".")] = "w1"
-    requests: Annotated[int | None, flag("Requests; default: the workload's own number, 64 or 8.")] = None
-    streams: Annotated[int | None, flag("Sequences that decode at once, for decode; default: 32.")] = None
+    requests: Annotated[int | None, flag("Requests; default: the workload's own number, 64 or 8."), Span(1, 10**6)] = (
+        None
+    )
+    streams: Annotated[int | None, flag("Sequences that decode at once, for decode; default: 32."), Span(1, 10**5)] = (
+        None
+    )
     context: Annotated[
-        int | None, flag("Prompt tokens of decode (512) and prefill (2,048); shared ones of shared-prefix (1,000).")
+        int | None,
+        flag("Prompt tokens of decode (512) and prefill (2,048); shared ones of shared-prefix (1,000)."),
+        Span(1, 2**20),
     ] = None
-    output_len: Annotated[int | None, flag("Tokens out of decode (128), shared-prefix (32) and prefill (1).")] = None
-    scale: Annotated[float, flag("Multiplies all lengths: 0.1 for a short run.")] = 1.0
-    workload_seed: Annotated[int, flag("Of lengths, tokens and arrivals.")] = 0
-    rounds: Annotated[int, flag("Runs of each side, in turns; each round has tokens of its own.")] = 1
+    output_len: Annotated[
+        int | None, flag("Tokens out of decode (128), shared-prefix (32) and prefill (1)."), Span(1, 2**20)
+    ] = None
+    scale: Annotated[float, flag("Multiplies all lengths: 0.1 for a short run."), Span(above=0, most=10**4)] = 1.0
+    workload_seed: Annotated[int, flag("Of lengths, tokens and arrivals."), Span(0, 2**63 - 1)] = 0
+    rounds: Annotated[int, flag("Runs of each side, in turns; each round has tokens of its own."), Span(1, 10**4)] = 1
     json: Annotated[Path | None, flag("Write versions, hardware, settings and figures there.", metavar="FILE")] = None
 
     def __post_init__(self) -> None:

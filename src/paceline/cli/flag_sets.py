@@ -10,6 +10,8 @@ from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+from paceline.cli.numbers import engine_words, with_parser
+
 Flags = TypeVar("Flags")
 
 
@@ -30,7 +32,7 @@ def command(*kinds: type[Any]) -> Callable[[Callable[..., int]], Callable[..., i
         for kind in kinds:
             found = get_type_hints(kind, include_extras=True)
             for spec in fields(kind):
-                hints[spec.name] = found[spec.name]
+                hints[spec.name] = with_parser(spec.name, found[spec.name], engine_words)
                 parameters.append(
                     inspect.Parameter(
                         spec.name, inspect.Parameter.KEYWORD_ONLY, default=_default(spec), annotation=hints[spec.name]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.numbers import Span
 from paceline.cli.sizes import parse_size
 from paceline.errors import PacelineError
 
@@ -20,11 +21,11 @@ SERVER_BLOCKS_A_ROW = 8  # of the server that is measured: what a request of a w
 def profile(
     model: Annotated[str, typer.Argument(help="smollm2-135m, a directory, a .gguf file or a hub id.")] = "smollm2-135m",
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the profile.")] = Path("profile.json"),
-    seconds: Annotated[float, typer.Option(help="About how long to measure steps.")] = 45.0,
+    seconds: Annotated[float, typer.Option(help="About how long to measure steps."), Span(above=0, most=10**6)] = 45.0,
     serving: Annotated[
         bool, typer.Option("--serving/--no-serving", help="Measure what a server on this machine adds, too.")
     ] = True,
-    rounds: Annotated[int, typer.Option(help="Rounds through the server.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds through the server."), Span(1, 10**4)] = 3,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Compute threads; default: one per core.")] = None,
