@@ -12,8 +12,8 @@ arrivals and lengths; nothing is fitted to the loads.
 
 A machine shared with others does not keep one speed, and a load of 60 % is one of 75 % when it runs a quarter slower
 than in the profile. So the last column simulates the machine at the speed it had: all step times are multiplied by one
-number, such that the engine is busy for as long as it says it was. No latency goes into that number. Run it on a
-machine that does nothing else: it says what else ran.
+number, such that a mean step takes what it took, by the server's count of steps in the time in which there was work.
+Run it on a machine that does nothing else: it says what else ran.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.bench.bystanders import Bystanders
 from paceline.bench.measure import MeasureOptions, measure, run_blocking
@@ -44,6 +46,7 @@ from paceline.workload.synthetic import Kind, Lengths, Synthetic
 PARTS = ("profile", "30", "60", "85", "60-again")
 BOUNDS = {"mean": 0.05, "p50": 0.10, "p99": 0.10}
 METRICS = ("ttft", "tpot", "e2e")
+QUEUE = 1500  # requests that are given at once to see how many a second can be done
 LENGTHS = (
     Kind(Lengths(32, 0.5), Lengths(32, 0.5), weight=0.5),
     Kind(Lengths(128, 0.5), Lengths(64, 0.5), weight=0.3),
@@ -124,8 +127,7 @@ def workload_of(given: argparse.Namespace, folder: Path, part: str) -> tuple[Wor
 def capacity(spec: ReplicaSpec) -> float:
     """Requests per second of a replica that has a long queue. All of it: an order that puts short requests first would
     look too good in any part."""
-    count = 1500
-    return count / simulate(Synthetic(LENGTHS, AllAtOnce()).workload(count, seed=1), spec).end
+    return QUEUE / simulate(Synthetic(LENGTHS, AllAtOnce()).workload(QUEUE, seed=1), spec).end
 
 
 def run_load(given: argparse.Namespace, folder: Path, part: str) -> None:
@@ -146,7 +148,6 @@ def run_load(given: argparse.Namespace, folder: Path, part: str) -> None:
         "rate": rate,
         "quiet": str(quiet),
         "client": {name: run.facts[name] for name in ("client_cpu", "client_lag_p99_ms", "client_overhead_ms")},
-        "busy_seconds": run.timeline.counters.get("engine_busy_seconds"),
         "steps": run.timeline.counters.get("steps"),
         "ok": int(run.summary.whole.outcomes["ok"]),
         "requests": len(run.records),
@@ -195,12 +196,12 @@ def print_table(given: argparse.Namespace, folder: Path) -> int:
             sys.exit(f"{folder}/{part}.json is of another profile; remove it, or measure it again with --part {part}")
         spec = spec_of(given, folder)
         simulated = figures(simulate(workload, spec).records)
-        factor = slowness(workload, spec, run.get("busy_seconds"))
+        factor = slowness(workload, spec, run)
         slowed = replace(spec, times=spec.times.scaled(factor))
         missed += _print_load(part, run, simulated, figures(simulate(workload, slowed).records))
         print(f"      {run['rate']:.2f} requests/s, {run['rate'] / most:.0%} of capacity; {run['ok']} of", end=" ")
         print(f"{run['requests']} answered, {run['in_flight']:.1f} in flight; {run['quiet']}")
-        if run.get("busy_seconds"):
+        if run.get("steps"):
             print(f"      steps took {factor:.2f} times as long as the profile says")
         print()
         again = folder / f"{part}-again.json"
@@ -209,16 +210,24 @@ def print_table(given: argparse.Namespace, folder: Path) -> int:
     return 1 if missed else 0
 
 
-def slowness(workload: Workload, spec: ReplicaSpec, busy: float | None) -> float:
-    """By what all step times are to be multiplied for the engine to be busy for so many seconds; 1: not known."""
-    if busy is None:
+def slowness(workload: Workload, spec: ReplicaSpec, run: dict[str, Any]) -> float:
+    """By what all step times are to be multiplied for a mean step to take what it took; 1: that is not known."""
+    if not run.get("steps"):
         return 1.0
-    low, high = 0.4, 2.5
-    for _ in range(11):
+    real = _occupied(workload.times(), np.array(run["e2e"])) / run["steps"]
+    low, high = 0.5, 2.0
+    for _ in range(9):
         factor = (low * high) ** 0.5
-        usage = simulate(workload, replace(spec, times=spec.times.scaled(factor))).usage
-        low, high = (factor, high) if usage.seconds < busy else (low, factor)
+        done = simulate(workload, replace(spec, times=spec.times.scaled(factor)))
+        step = _occupied(done.records.scheduled, done.records.e2e) / done.usage.steps
+        low, high = (factor, high) if step < real else (low, factor)
     return (low * high) ** 0.5
+
+
+def _occupied(due: NDArray[np.float64], e2e: NDArray[np.float64]) -> float:
+    """Seconds in which somebody was in the system: from the times they were due, and how long they stayed."""
+    ends = np.maximum.accumulate(due + e2e)
+    return float((ends - np.maximum(due, np.append(due[0], ends[:-1]))).clip(0).sum())
 
 
 def _print_load(part: str, run: dict[str, object], simulated: Figures, slowed: Figures) -> int:

@@ -16,7 +16,7 @@ from paceline.sim.profile import Profile, Serving
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "fidelity.py"
 GIVEN = Namespace(
-    discipline="paceline", max_num_seqs=8, max_num_batched_tokens=512, max_model_len=1024, seconds=8.0, loads="60"
+    discipline="paceline", max_num_seqs=8, max_num_batched_tokens=512, max_model_len=1024, seconds=5.0, loads="60"
 )
 
 
@@ -26,6 +26,7 @@ def fidelity() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.QUEUE = 150
     return module
 
 
@@ -45,7 +46,8 @@ def test_errors_are_told_and_judged(fidelity: ModuleType, tmp_path: Path, capsys
         done = simulate(workload, replace(spec, times=spec.times.scaled(slower)))
         found = fidelity.figures(done.records)
         found["ttft"]["p99"] *= p99
-        (tmp_path / "60.json").write_text(json.dumps({**run, "figures": found, "busy_seconds": done.usage.seconds}))
+        told = {"figures": found, "steps": done.usage.steps, "e2e": done.records.e2e.tolist()}
+        (tmp_path / "60.json").write_text(json.dumps({**run, **told}))
         return fidelity.print_table(GIVEN, tmp_path), capsys.readouterr().out
 
     status, said = table(1.0)
