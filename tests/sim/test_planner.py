@@ -15,6 +15,7 @@ from paceline.sim.planner import Plan, plan
 from paceline.sim.question import PlanError, Question
 from paceline.sim.tuning import tune
 from paceline.workload.requests import Workload
+from paceline.workload.traces import shipped
 from tests.sim.samples import DEPLOYMENT, trace
 
 TARGETS = (Target("ttft", 99.0, 0.5), Target("tpot", 99.0, 0.05))
@@ -22,13 +23,16 @@ CASES = {
     "azure2023_conv": (24.0, TARGETS),
     "azure2023_code": (8.0, (Target("ttft", 95.0, 1.0), Target("tpot", 90.0, 0.1))),
     "mooncake_conversation": (2.0, (Target("ttft", 90.0, 8.0), Target("tpot", 90.0, 0.3))),
+    "mooncake_arxiv_mixed_93": (4.0, (Target("ttft", 90.0, 8.0), Target("tpot", 90.0, 0.3))),
     "burstgpt1_head400": (24.0, TARGETS),
+    "servegen_deepseek-r1_h0-12": (6.0, (Target("ttft", 99.0, 1.0), Target("tpot", 99.0, 0.05))),
 }
 
 
 def question(name: str) -> Question:
     rate, targets = CASES[name]
-    return Question(Traffic(trace(name, 2000)), (DEPLOYMENT,), targets, rate, trial_requests=400, what_ifs=False)
+    requests = 200 if name == "mooncake_arxiv_mixed_93" else 400
+    return Question(Traffic(trace(name, 2000)), (DEPLOYMENT,), targets, rate, trial_requests=requests, what_ifs=False)
 
 
 @functools.cache
@@ -42,6 +46,10 @@ def meets(answer: Plan, replicas: int, seed: int, factor: float = 1.0) -> bool:
     traffic = replace(asked.traffic, seed=seed)
     part, rate, count = judged_by(asked, replicas)
     return trial(traffic, spec, asked.targets, rate, count, part, asked.router).meets
+
+
+def test_every_shipped_trace_is_planned_for() -> None:
+    assert sorted(CASES) == shipped()
 
 
 @pytest.mark.slow

@@ -93,17 +93,23 @@ def _too_slow(deployment: Deployment, lowest: Trial) -> tuple[float, str]:
 def rescaled(question: Question, best: Candidate, factor: float) -> Capacity:
     """Its capacity when steps take `factor` times as long."""
     spec = replace(best.spec, times=best.spec.times.scaled(factor))
-    count = max(1000, 2 * question.trial_requests // 3)
+    count = _fewer(question, 1000)
     return capacity(question.traffic, spec, question.targets, count, best.capacity.rate / factor**1.2, 0.03)
 
 
 def curve(question: Question, best: Candidate, workers: Workers) -> Sequence[Future[Trial]]:
     """Latency at a few rates below and above the capacity."""
-    count = max(800, 2 * question.trial_requests // 3)
+    count = _fewer(question, 800)
     return [
         workers.submit(trial, question.traffic, best.spec, question.targets, best.capacity.rate * share, count)
         for share in SHARES
     ]
+
+
+def _fewer(question: Question, least: int) -> int:
+    """Requests of trials that need not be as sure as others."""
+    asked = question.trial_requests
+    return max(min(least, asked), 2 * asked // 3)
 
 
 def why_not(one: Trial) -> str:
