@@ -221,7 +221,7 @@ def slowness(workload: Workload, spec: ReplicaSpec, run: dict[str, Any]) -> floa
         done = simulate(workload, replace(spec, times=spec.times.scaled(factor)))
         step = _occupied(done.records.scheduled, done.records.e2e) / done.usage.steps
         low, high = (factor, high) if step < real else (low, factor)
-    return (low * high) ** 0.5
+    return float((low * high) ** 0.5)
 
 
 def _occupied(due: NDArray[np.float64], e2e: NDArray[np.float64]) -> float:

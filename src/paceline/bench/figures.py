@@ -83,7 +83,7 @@ def timeline(run: Run) -> Figure:
             {**waiting, "stackgroup": "server", "fillcolor": "rgba(234,88,12,0.3)"},
             {**_line("KV in use", line.at, [value * 100 for value in line.kv], 2, width=2), "yaxis": "y2"},
         ]
-    layout = _layout("seconds", "requests", shapes=[_steady(run)], legend=True)
+    layout = _layout("seconds", "requests", shapes=_steady(run), legend=True)
     if len(line):
         layout["yaxis2"] = {
             "title": {"text": "% of KV", "standoff": 8},
@@ -95,9 +95,10 @@ def timeline(run: Run) -> Figure:
             "zeroline": False,
         }
         layout["margin"]["r"] = 62
-    caption = "In flight as the client sees it; the server has no gauges to read. Grey: the steady part."
+    caption = "In flight as the client sees it; the server has no gauges to read."
     if len(line):
-        caption = "Running and waiting by the server's own gauges, in flight by the client. Grey: the steady part."
+        caption = "Running and waiting by the server's own gauges, in flight by the client."
+    caption += " Grey: the steady part." if run.summary.steady.window.settled else ""
     return Figure("In the system", caption, data, layout, 3)
 
 
@@ -113,7 +114,7 @@ def first_tokens(run: Run) -> Figure:
     if failed.any():
         stay = np.nan_to_num(records.last - records.scheduled)
         data.append({**_dots("failed", records.scheduled[failed], stay[failed] * 1e3, 4, symbol="x")})
-    layout = _layout("due at, seconds", "TTFT, ms", log_y=True, shapes=[_steady(run)], legend=len(data) > 1)
+    layout = _layout("due at, seconds", "TTFT, ms", log_y=True, shapes=_steady(run), legend=len(data) > 1)
     layout["yaxis"] |= _ticks([value for dots in data for value in dots["y"]])
     caption = "One dot a request, from when it was due." + picked
     return Figure("First tokens over time", caption, data, layout, 2)
@@ -128,7 +129,7 @@ def output_rate(run: Run) -> Figure:
     rate = _emitted(records, edges) / width
     data = [_line("output tokens/s", edges[:-1] + width / 2, rate, 0, width=1.5)]
     data[0] |= {"fill": "tozeroy", "fillcolor": "rgba(37,99,235,0.12)"}
-    layout = _layout("seconds", "tokens/s", shapes=[_steady(run)])
+    layout = _layout("seconds", "tokens/s", shapes=_steady(run))
     return Figure("Output", f"Tokens that reached the client, in bins of {width:.2g} s.", data, layout)
 
 
@@ -174,6 +175,8 @@ def _gaps(records: Records) -> tuple[Floats, Floats]:
     if isinstance(records.gaps, ExactGaps):
         values = records.gaps.pooled()
         return values, np.ones(values.size)
+    if records.gaps is None:
+        return np.zeros(0), np.zeros(0)
     known = np.flatnonzero(records.gaps.counts)
     return records.gaps.centres[known], records.gaps.counts[known].astype(np.float64)
 
@@ -266,7 +269,9 @@ def _ticks(values: Sequence[float | None]) -> Data:
         return {}
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     span = math.log10(max(known) / min(known))
-    steps = (1, 1.2, 1.5, 2, 3, 4, 5, 6, 8) if span < 0.7 else (1, 2, 5) if span < 2.5 else (1,)
+    steps = (
+        (1, 1.2, 1.5, 2, 3, 4, 5, 6, 8) if span < 0.7 else (1, 2, 5) if span < 1.6 else (1, 3) if span < 2.5 else (1,)
+    )
     marks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
     text = [f"{mark:,.0f}" if mark >= 100 else f"{mark:.3g}" for mark in marks]
     pad = 0.04 * max(span, 0.2)
@@ -337,10 +342,13 @@ def _short(values: Any) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in np.asarray(values, float).tolist()]
 
 
-def _steady(run: Run) -> Data:
+def _steady(run: Run) -> list[Data]:
+    """A grey box over the steady part, where there is one."""
     window = run.summary.steady.window
+    if not window.settled:
+        return []
     box = {"type": "rect", "xref": "x", "yref": "paper", "x0": window.begin, "x1": window.end, "y0": 0, "y1": 1}
-    return {**box, "fillcolor": "rgba(100,116,139,0.08)", "line": {"width": 0}, "layer": "below"}
+    return [{**box, "fillcolor": "rgba(100,116,139,0.08)", "line": {"width": 0}, "layer": "below"}]
 
 
 def _limit(x: float) -> Data:
@@ -366,7 +374,13 @@ def _layout(
     logged = {"type": "log"}
     return {
         "xaxis": {**grid, "title": {"text": x}, **(logged if log_x else {})},
-        "yaxis": {**grid, "title": {"text": y}, "rangemode": "tozero", **(logged if log_y else {})},
+        "yaxis": {
+            **grid,
+            "title": {"text": y, "standoff": 8},
+            "automargin": True,
+            "rangemode": "tozero",
+            **(logged if log_y else {}),
+        },
         "shapes": shapes or [],
         "showlegend": legend,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},

@@ -94,7 +94,8 @@ def fit_serving(waves: Sequence[Wave], waits: Sequence[float], loop: tuple[float
         exit_seconds=between / 2,
         error=float(np.abs(off).mean()),
         waves=[
-            (int(size), *(float(np.median(part[rows == size])) for part in (alone, served))) for size in np.unique(rows)
+            (int(size), float(np.median(alone[rows == size])), float(np.median(served[rows == size])))
+            for size in np.unique(rows)
         ],
     )
 
