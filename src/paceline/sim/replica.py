@@ -10,7 +10,7 @@ import numpy as np
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.plan import StepPlan, StepResult
-from paceline.core.request import FinishReason, RowArray, Sequence
+from paceline.core.request import FinishReason, Sequence
 from paceline.core.scheduler import Scheduler
 from paceline.core.steady import Started, SteadyDecode
 from paceline.errors import PacelineError, RequestError
@@ -18,6 +18,7 @@ from paceline.sim.executor import SimulatedExecutor
 from paceline.sim.latency import MOST_AT_ONCE, FloatArray, StepShape, StepTimes
 from paceline.sim.log import RunLog, Usage, without_numbers
 from paceline.sim.prompts import SimulatedRequest, resumable
+from paceline.sim.token_times import TokenTimes
 from paceline.workload.records import Outcome
 
 IDLE_WAIT = 0.02  # seconds after which an engine that could run nothing asks its scheduler again
@@ -70,13 +71,12 @@ class Replica:
         self._fast = fast and self._steady.possible and watch is None
         self._pending: list[SimulatedRequest] = []  # arrived, not yet seen by the scheduler
         self._inside: dict[int, SimulatedRequest] = {}
-        self._rows: RowArray = np.zeros(config.max_num_seqs, np.intp)  # row -> index of its request in the log
+        self._tokens = TokenTimes(log, config.max_num_seqs)
         self._plan: StepPlan | None = None
         self._result: StepResult | None = None
         self._ends: FloatArray | None = None  # of the decode steps foreseen
         self._seconds: FloatArray | None = None  # how long each takes
         self._started: list[Started] | None = None  # by the step in flight, where that has no plan
-        self._even = False  # every row that decodes got its latest token at `clock`, and the log may not say so yet
         self._waits = 0
 
     # -- requests in and out ----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Replica:
         if sequence.first_scheduled is not None:
             log.started[index] = sequence.first_scheduled
         log.tokens[index] = sequence.tokens.size - sequence.prompt_length
-        if outcome is not Outcome.OK or self._even or self.scheduler.discipline.together:
+        if outcome is not Outcome.OK or self._tokens.even or self.scheduler.discipline.together:
             log.last[index] = now  # the last token of a batch that ends together comes out with that end
         self._forget(request, now)
 
@@ -143,15 +143,10 @@ class Replica:
         self._ends = None
         steady, count, now = self._steady, ends.size, float(ends[-1])
         rows = steady.rows.size
-        if self._even:
-            self.log.add_gaps(self._seconds[:count], rows)
-        else:
-            self._add_gaps(steady.rows, float(ends[0]))
-            self.log.add_gaps(self._seconds[1:count], rows)
+        self._tokens.many(steady.rows, float(ends[0]), self._seconds[:count])
         self._note(now, rows, 0)
         self.usage.steps += count
         self.usage.fast_steps += count
-        self._even = True
         ended = steady.take(count, now)
         self.clock = now
         for sequence in ended:
@@ -160,43 +155,15 @@ class Replica:
     def _finish(self, started: list[Started], now: float) -> None:
         """A step in which everybody else decoded is over."""
         self._started = None
-        steady, log = self._steady, self.log
-        rows = steady.rows
-        if self._even:
-            log.add_gap(now - self.clock, rows.size)
-        else:
-            self._add_gaps(rows, now)
-        for one in started:
-            if one.samples:
-                self._first_token(int(self._rows[one.row]), now)
+        steady = self._steady
+        self._tokens.one(steady.rows, started, now - self.clock, now)
         self._note(now, self.scheduler.num_running, self.scheduler.num_waiting)
         self.usage.steps += 1
         self.usage.fast_steps += 1
-        self._even = all(one.samples for one in started)
-        if not self._even:
-            log.last[self._rows[rows]] = now
         ended = steady.finish(now)
         self.clock = now
         for sequence in ended:
             self._leave(sequence, now, Outcome.OK)
-
-    def _first_token(self, index: int, now: float) -> None:
-        """A request that has just started, perhaps again, gets a token."""
-        log = self.log
-        if math.isnan(log.last[index]):
-            log.first[index] = now
-        else:
-            log.add_gap(now - float(log.last[index]), 1)
-        log.last[index] = now
-
-    def _add_gaps(self, rows: RowArray, now: float) -> None:
-        self.log.add_gaps(now - self.log.last[self._rows[rows]])
-
-    def _write_last(self) -> None:
-        """Let the log say when the rows that decode got their latest token."""
-        if self._even:
-            self._even = False
-            self.log.last[self._rows[self._steady.rows]] = self.clock
 
     def _note(self, now: float, running: int, waiting: int) -> None:
         scheduler = self.scheduler
@@ -205,20 +172,13 @@ class Replica:
 
     def _complete(self, now: float) -> None:
         """The step in flight is over."""
-        plan, result, log, scheduler = self._plan, self._result, self.log, self.scheduler
+        plan, result, scheduler = self._plan, self._result, self.scheduler
         assert plan is not None and result is not None
         self._plan = self._result = None
-        rows = plan.rows[plan.samples].astype(np.intp)
-        indexes = self._rows[rows]
-        previous = log.last[indexes]
         self._note(now, scheduler.num_running, scheduler.num_waiting)
         self.usage.steps += 1
+        self._tokens.any(plan.rows[plan.samples].astype(np.intp), now)
         events = scheduler.complete(result, now)
-        log.add_gaps(now - previous)
-        log.last[indexes] = now
-        fresh = np.isnan(previous)
-        if fresh.any():
-            log.first[indexes[fresh]] = now
         self.clock = now
         for sequence in events.finished:
             self._leave(sequence, now, Outcome.OK)
@@ -283,7 +243,7 @@ class Replica:
 
     def _schedule(self, now: float) -> None:
         scheduler = self.scheduler
-        self._write_last()
+        self._tokens.write(self._steady.rows, self.clock)
         self._steady.settle()
         plan = None
         while plan is None:
@@ -312,7 +272,7 @@ class Replica:
     def _enter(self, row: int) -> None:
         """A sequence takes a row: what it is going to sample is written ahead, so that no step has to."""
         batch = self.scheduler.batch
-        self._rows[row] = batch.occupant[row].request.index
+        self._tokens.requests[row] = batch.occupant[row].request.index
         if self._fast:
             token = self.executor.token(batch.occupant[row].seed)
             batch.tokens[row, batch.length[row] : batch.max_length[row]] = token
@@ -344,7 +304,7 @@ class Replica:
         """It stops at once. Its requests with the tokens they have so far, to be resumed elsewhere."""
         if self._ends is not None and (done := int(self._ends.searchsorted(now, "right"))):
             self._take(self._ends[:done])
-        self._write_last()
+        self._tokens.write(self._steady.rows, self.clock)
         self._steady.settle()
         self.alive = False
         self.next = math.inf
