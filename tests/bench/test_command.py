@@ -93,6 +93,8 @@ def test_a_sweep_finds_the_knee(fake: FakeServer, tmp_path: Path, capsys: pytest
     assert 8 <= found["knee_requests_per_second"] <= 28
     assert any(one["steady"]["goodput"]["share"] < 0.9 for one in found["runs"])
     assert "Requests done by rate" in page.read_text()
+    asked = [tuple(body["prompt"]) for body in fake.seen if len(body["prompt"]) > 4]
+    assert len(set(asked)) == len(asked)  # the second rate does not find the prompts of the first in a cache
 
 
 def test_rates_that_all_break_are_said(fake: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,6 +113,8 @@ def test_servers_are_compared_in_turns(fake: FakeServer, tmp_path: Path, capsys:
     assert re.search(r"one +two\n", capsys.readouterr().out)
     runs = json.loads((tmp_path / "compare.json").read_text())["runs"]
     assert [one["label"] for one in runs] == ["one", "one", "two", "two"]
+    asked = [tuple(body["prompt"]) for body in fake.seen if len(body["prompt"]) == 16]
+    assert len(set(asked)) >= 2 * 8  # each round has prompts of its own, the same for both
     assert page.read_text().count("<details>") >= 2
 
 

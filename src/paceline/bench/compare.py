@@ -13,7 +13,8 @@ from paceline.bench.target import Target
 from paceline.core.disciplines import discipline
 from paceline.workload.run import Finding, Run
 
-Measure = Callable[[Target, str], Run]
+Measure = Callable[[Target, str, int], Run]
+"""Of a system, a title and the number of the round, from 0 on."""
 MOST_SPREAD = 0.1
 
 
@@ -83,7 +84,7 @@ def in_turns(
         for one in contestants:
             with one.up(target) as up:
                 title = one.label if rounds == 1 else f"{one.label}, round {number} of {rounds}"
-                every[one.label].append(replace(measure(up, title), label=one.label))
+                every[one.label].append(replace(measure(up, title, number - 1), label=one.label))
     return [_shown(runs) for runs in every.values()], every
 
 

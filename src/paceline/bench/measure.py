@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline import __version__
@@ -20,6 +20,8 @@ from paceline.workload.percentiles import PERCENTILES
 from paceline.workload.requests import TimedRequest, Workload, WorkloadError
 from paceline.workload.run import Run
 from paceline.workload.synthetic import shared_tokens
+
+_NEXT_PROMPTS = 1_000_003
 
 Watch = Callable[[Progress, Workload], Any]
 
@@ -38,6 +40,12 @@ class MeasureOptions:
     max_lateness: float = MAX_LATENESS
     metadata: dict[str, Any] = field(default_factory=dict)
     label: str = ""
+
+    def with_prompts(self, number: int) -> MeasureOptions:
+        """The same with other prompts of the same lengths, by a number from 0 on: a server that has answered the first
+        has them in its cache."""
+        style = replace(self.load.style, seed=self.load.style.seed + _NEXT_PROMPTS * number)
+        return replace(self, load=replace(self.load, style=style))
 
 
 async def measure(

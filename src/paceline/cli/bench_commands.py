@@ -59,9 +59,9 @@ def compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFlags, f
     workload, rate = workload_of(traffic, flags)
     console.print(tables.plain(workload.describe()), style="dim")
 
-    def once(up: Target, title: str) -> Run:
+    def once(up: Target, title: str, number: int) -> Run:
         watch = None if flags.quiet else displays(console, title)
-        run: Run = run_blocking(measure(up, workload, options, rate, watch))
+        run: Run = run_blocking(measure(up, workload, options.with_prompts(number), rate, watch))
         console.print(f"  {title}: {run.summary.steady.output_rate:,.0f} output tokens/s", markup=False)
         return run
 
@@ -98,7 +98,7 @@ def sweep(flags: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, measur
     def at_rate(rate: float) -> Run:
         workload, real = workload_of(traffic, measured, rate)
         watch = None if measured.quiet else displays(console, f"{rate:.3g}/s")
-        named = replace(options, label=f"{rate:.3g}/s")
+        named = replace(options.with_prompts(len(found.runs)), label=f"{rate:.3g}/s")
         run: Run = run_blocking(measure(target_of(target), workload, named, real, watch))
         return run
 
