@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from paceline.cli.app import run
+from paceline.cli.limits import LimitFlags, ReportedFlags
+from paceline.cli.outputs import OutputFlags
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -48,6 +53,25 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("bench compare", "--rounds", "0", "from 1"),
         ("bench offline", "--scale", "inf", "above 0"),
         ("profile", "--seconds", "-1", "above 0"),
+        ("profile", "--output", "/no/folder/a.json", "a folder that exists"),
+        ("plan", "--ttft-p99", "500", "500ms (which is 0.5s)"),
+        ("plan", "--e2e-p99", "soon", "such as 500ms"),
+        ("plan", "--target", "ttft:p95:x", "such as 500ms"),
+        ("plan", "--target", "ttft:95", "METRIC:pPERCENT:LIMIT"),
+        ("plan", "--trial-requests", "60", "from 100"),
+        ("plan", "--html", "/no/folder/a.html", "a folder that exists"),
+        ("plan", "--result", "/", "this is a folder"),
+        ("simulate", "--price", "-1", "from 0"),
+        ("simulate", "--profile", "nofile", "No such file"),
+        ("simulate", "--model", "/no/config.json", "No such file"),
+        ("simulate", "--ttft-p99", "0s", "above 0"),
+        ("simulate", "--goodput", "ttft:fast", "MILLISECONDS"),
+        ("simulate", "--html", "/no/folder/a.html", "a folder that exists"),
+        ("simulate", "--result", "/no/folder/a.json", "a folder that exists"),
+        ("simulate", "--result-dir", "/no/folder", "a folder that exists"),
+        ("bench serve", "--result", "/no/folder/a.json", "a folder that exists"),
+        ("bench serve", "--html", "/no/folder/a.html", "a folder that exists"),
+        ("bench offline", "--json", "/no/folder/a.json", "a folder that exists"),
         ("serve", "--port", "abc", "from 0 to 65535"),
         ("serve", "--threads", "x", "at least 1"),
         ("serve", "--seed", "x", "from 0"),
@@ -59,9 +83,37 @@ def test_a_number_out_of_range_names_flag_value_and_range(
 ) -> None:
     trace = ["--trace", "azure2023_conv"] if flag == "--trace-format" else []
     message = said(capsys, *command.split(), flag, value, *trace)
-    assert flag in message and value.rstrip("0") in message and allowed in message
+    assert flag in message and value.rsplit(":", 1)[-1].rstrip("0") in message and allowed in message
 
 
 def test_a_spread_that_leaves_the_range_is_told_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     message = said(capsys, "simulate", "--input-len", "1000000", "--random-range-ratio", "0.5")
     assert "--input-len: 1000000" in message and "699,050 with a spread of 0.5" in message
+
+
+def test_what_does_not_fit_is_told_with_sizes_and_the_mend(capsys: pytest.CaptureFixture[str]) -> None:
+    message = said(capsys, "simulate", "--model", "llama-3.1-70b")
+    for part in ("141.1 GB", "80 GB", "0.0629 GB", "--tensor-parallel", "--gpu", "--weights"):
+        assert part in message
+
+
+def test_targets_mean_the_same_however_they_are_spelled() -> None:
+    spelled = [
+        LimitFlags(goodput=["ttft:500 tpot:50"]),
+        LimitFlags(goodput=["ttft:0.5s,tpot:50ms"]),
+        LimitFlags(ttft_p99="500ms", tpot_p99="0.05s"),
+        LimitFlags(target=["ttft:p99:500ms", "tpot:p99:50ms"]),
+    ]
+    assert {tuple(sorted(one.limits())) for one in spelled} == {(("tpot", 99.0, 0.05), ("ttft", 99.0, 0.5))}
+    assert LimitFlags(goodput=["ttft:500"], ttft_p99="300ms").targets() == {"ttft": 0.3}
+    assert 95.0 in ReportedFlags(target=["ttft:p95:1s"], percentiles="50").percents()
+
+
+def test_figures_go_where_either_spelling_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("simulate", "--num-prompts", "5", "--output-len", "4")
+    assert run([*few, "--rate", "3", "--result", str(tmp_path / "a.json"), "--detailed"]) == 0
+    assert run([*few, "--request-rate", "3", "--save-detailed", "--result-dir", str(tmp_path)]) == 0
+    one, other = sorted(tmp_path.iterdir(), key=lambda path: path.name != "a.json")
+    assert "ttfts" in json.loads(one.read_text()) and "ttfts" in json.loads(other.read_text())
+    assert OutputFlags(result=Path("x"), save_result=True).file(lambda: "y") == Path("x")
+    assert OutputFlags(result_filename="z").file(lambda: "y") == Path("z") and OutputFlags().file(lambda: "y") is None

@@ -74,7 +74,6 @@ def page(runs: Sequence[Run], title: str, lead: str = "", extra: Sequence[Figure
 def write(path: Path, text: str) -> Path:
     """Write the page; BenchError where it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BenchError(f"{path} cannot be written: {error}") from None

@@ -31,7 +31,6 @@ def run_values(run: Run, detailed: bool = False) -> dict[str, Any]:
 def save(path: Path, values: Any) -> Path:
     """Write JSON; BenchError where the file cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values, indent=1) + "\n")
     except OSError as error:
         raise BenchError(f"{path} cannot be written: {error}") from None

@@ -33,8 +33,7 @@ def serve(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> i
     watch = None if flags.quiet else displays(console)
     run = run_blocking(measure(target_of(target), workload, options, rate, watch))
     tables.print_run(console, run)
-    if flags.save_result or flags.save_detailed or flags.result_filename:
-        path = flags.result_dir / (flags.result_filename or default_name(run))
+    if (path := flags.file(lambda: default_name(run))) is not None:
         console.print(f"figures: {save(path, run_values(run, flags.save_detailed))}", markup=False)
     if flags.html is not None:
         page = report.page([run], f"Load test of {run.label}")
@@ -134,6 +133,7 @@ def rates_of(text: str) -> list[float]:
 
 def measure_options(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> MeasureOptions:
     """ConfigError for flags that make no sense, or not together."""
+    flags.check_outputs()
     for name, value in (("--concurrency", flags.concurrency), ("--max-concurrency", flags.max_concurrency)):
         if value is not None and value < 1:
             raise ConfigError(name, value, "at least 1")
@@ -185,7 +185,6 @@ def workload_of(traffic: WorkloadFlags, flags: MeasureFlags, rate: float | None 
 def save_all(
     console: Console, flags: MeasureFlags, runs: list[Run], kind: str, more: dict[str, Any] | None = None
 ) -> None:
-    if flags.save_result or flags.save_detailed or flags.result_filename:
-        path = flags.result_dir / (flags.result_filename or f"{kind}-{default_name(runs[0])}")
+    if (path := flags.file(lambda: f"{kind}-{default_name(runs[0])}")) is not None:
         values = {**(more or {}), "runs": [run_values(run, flags.save_detailed) for run in runs]}
         console.print(f"figures: {save(path, values)}", markup=False)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli.flag_sets import flag
+from paceline.cli.limits import ReportedFlags
 from paceline.cli.numbers import Span
+from paceline.cli.outputs import OutputFlags
 from paceline.errors import ConfigError
-
-TARGET_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e", "e2el": "e2e"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class TargetFlags:
 
 
 @dataclass(frozen=True)
-class MeasureFlags:
+class MeasureFlags(ReportedFlags, OutputFlags):
     """How to measure, and what to do with the figures."""
 
     concurrency: Annotated[
@@ -54,47 +53,15 @@ class MeasureFlags:
         flag("Open loop with at most this many at a time; waiting for a place counts as latency."),
         Span(1, 10**6),
     ] = None
-    goodput: Annotated[
-        list[str] | None, flag("Targets in ms, such as ttft:500 tpot:50 e2e:5000; may be given several times.")
-    ] = None
     num_warmups: Annotated[int, flag("Requests sent before, and not counted."), Span(0, 10**6)] = 2
     duration: Annotated[float | None, flag("Seconds after which the run is cut off."), Span(above=0, most=10**9)] = None
     timeout: Annotated[float, flag("Seconds a request may take."), Span(above=0, most=10**9)] = 600.0
-    percentiles: Annotated[str, flag("Which to report.", "--percentiles", "--metric-percentiles")] = "50,90,95,99,99.9"
     max_lateness: Annotated[
         float, flag("Seconds of p99 send lateness above which a run is not valid."), Span(0, 10**9)
     ] = 0.25
     label: Annotated[str | None, flag("A name for the run.")] = None
     metadata: Annotated[list[str] | None, flag("KEY=VALUE kept with the result; may be given several times.")] = None
-    save_result: Annotated[bool, flag("Write the figures as JSON, under vLLM's names.", "--save-result")] = False
-    save_detailed: Annotated[bool, flag("With an entry per request.", "--save-detailed")] = False
-    result_dir: Annotated[Path, flag("Where to.")] = Path(".")
-    result_filename: Annotated[str | None, flag("Under which name.")] = None
-    html: Annotated[Path | None, flag("Write a report with plots: one file, no network needed.")] = None
     quiet: Annotated[bool, flag("No progress display.", "--quiet")] = False
-
-    def targets(self) -> dict[str, float]:
-        """Name -> seconds; ConfigError for what is no target."""
-        found = {}
-        for text in (" ".join(self.goodput or [])).replace(",", " ").split():
-            name, _, value = text.partition(":")
-            try:
-                limit = float(value.removesuffix("ms")) / 1e3
-            except ValueError:
-                limit = 0.0
-            if name not in TARGET_NAMES or not 0 < limit < float("inf"):
-                raise ConfigError("--goodput", text, "NAME:MILLISECONDS with ttft, tpot or e2e, such as ttft:500")
-            found[TARGET_NAMES[name]] = limit
-        return found
-
-    def percents(self) -> tuple[float, ...]:
-        try:
-            found = tuple(sorted({float(one) for one in self.percentiles.split(",")}))
-        except ValueError:
-            found = ()
-        if not found or not all(0 < one < 100 for one in found):
-            raise ConfigError("--percentiles", self.percentiles, "numbers between 0 and 100, such as 50,95,99")
-        return tuple(sorted({*found, 50.0, 95.0, 99.0}))
 
     def extra_facts(self) -> dict[str, str]:
         pairs = [one.partition("=") for one in self.metadata or []]

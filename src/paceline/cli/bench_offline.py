@@ -14,6 +14,7 @@ from paceline.bench.offline import WARM_UP_TOKENS, Measured, drive, warm_up
 from paceline.bench.offline_workloads import Size, longest, workload
 from paceline.cli.bench_offline_flags import AGAINST_STATIC, OfflineFlags, engine_config
 from paceline.cli.offline_engine import OfflineEngine
+from paceline.cli.outputs import check_file
 from paceline.engine.config import EngineConfig
 from paceline.errors import PacelineError
 from paceline.workload.arrivals import Poisson
@@ -26,6 +27,7 @@ LOAD = 0.8  # share of the measured capacity at which disciplines are compared
 def offline(flags: OfflineFlags, engine: Any) -> int:
     """Run it, print it, save it."""
     console = Console(highlight=False)
+    check_file("--json", flags.json)
     size = Size(flags.requests, flags.streams, flags.context, flags.output_len, flags.scale, flags.workload_seed)
     config = engine_config(flags.model, engine)
     bench = Bench(console, flags, size, config)
@@ -45,7 +47,6 @@ def offline(flags: OfflineFlags, engine: Any) -> int:
 
 def _save(path: Path, saved: dict[str, Any]) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(saved, indent=1) + "\n")
     except OSError as error:
         raise PacelineError(f"{path} cannot be written: {error}") from None

@@ -4,75 +4,38 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli.flag_sets import command, flag
+from paceline.cli.limits import LimitFlags
+from paceline.cli.numbers import Span
+from paceline.cli.outputs import check_file, check_page
 from paceline.cli.replica_flags import DeploymentFlags, KnobFlags
-from paceline.cli.workload_flags import WorkloadFlags, build
+from paceline.cli.workload_flags import WorkloadFlags, build, request_rate
 from paceline.errors import ConfigError
-
-_TARGETS = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e", "e2el": "e2e"}
 
 
 @dataclass(frozen=True)
-class PlanFlags:
+class PlanFlags(LimitFlags):
     """What must hold."""
 
-    rate: Annotated[float | None, flag("Requests per second of the whole cluster; default: the trace's.")] = None
-    ttft_p99: Annotated[str | None, flag("Limit, such as 500ms or 2s.")] = None
-    tpot_p99: Annotated[str | None, flag("Limit.")] = None
-    e2e_p99: Annotated[str | None, flag("Limit.")] = None
-    target: Annotated[list[str] | None, flag("METRIC:pPERCENT:LIMIT, such as ttft:p95:300ms; several times.")] = None
-    availability: Annotated[float, flag("Share of the time the targets must hold though replicas fail.")] = 0.0
-    replica_availability: Annotated[float, flag("Share of the time a replica is up.")] = 0.99
-    step_error: Annotated[float, flag("How far off step times may be, as a share.")] = 0.10
-    trial_requests: Annotated[int, flag("Requests of each simulated rate.")] = 3000
+    availability: Annotated[
+        float, flag("Share of the time the targets must hold though replicas fail."), Span(0, below=1)
+    ] = 0.0
+    replica_availability: Annotated[float, flag("Share of the time a replica is up."), Span(above=0, most=1)] = 0.99
+    step_error: Annotated[float, flag("How far off step times may be, as a share."), Span(0, below=1)] = 0.10
+    trial_requests: Annotated[int, flag("Requests of each simulated rate."), Span(100, 10**7)] = 3000
     tune: Annotated[bool, flag("Search the knobs for --gpus devices instead.", "--tune")] = False
-    gpus: Annotated[int, flag("Devices to tune for.")] = 1
+    gpus: Annotated[int, flag("Devices to tune for."), Span(1, 10**5)] = 1
     what_if: Annotated[bool, flag("Try changes of one thing.", "--what-if/--no-what-if")] = True
     result: Annotated[Path | None, flag("Write the plan as JSON.")] = None
     html: Annotated[Path | None, flag("Write the Pareto plot and the curve.")] = None
-    processes: Annotated[int, flag("Simulations beside each other; 0: as many as there are processors.")] = 0
+    processes: Annotated[
+        int, flag("Simulations beside each other; 0: as many as there are processors."), Span(0, 4096)
+    ] = 0
     quiet: Annotated[bool, flag("No progress lines.", "--quiet")] = False
-
-    def targets(self) -> tuple[Any, ...]:
-        """ConfigError for what is no target."""
-        from paceline.sim.capacity import Target
-
-        found = []
-        for metric in ("ttft", "tpot", "e2e"):
-            text = getattr(self, f"{metric}_p99")
-            if text is not None:
-                found.append(Target(metric, 99.0, seconds(f"--{metric}-p99", text)))
-        for text in self.target or []:
-            metric, _, rest = text.partition(":")
-            percent, _, limit = rest.partition(":")
-            try:
-                share = float(percent.removeprefix("p"))
-            except ValueError:
-                share = -1.0
-            if metric not in _TARGETS or not 0 < share < 100:
-                raise ConfigError("--target", text, "METRIC:pPERCENT:LIMIT with ttft, tpot or e2e, as ttft:p95:300ms")
-            found.append(Target(_TARGETS[metric], share, seconds("--target", limit)))
-        return tuple(found)
-
-
-def seconds(name: str, text: str) -> float:
-    """A time as people type it: 500ms, 2s, 0.5 (seconds)."""
-    plain, factor = text.strip().lower(), 1.0
-    for ending, size in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
-        if plain.endswith(ending):
-            plain, factor = plain[: -len(ending)], size
-            break
-    try:
-        value = float(plain) * factor
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ConfigError(name, text, "a time above 0, such as 500ms or 2s")
-    return value
 
 
 @command(WorkloadFlags, DeploymentFlags, KnobFlags, PlanFlags)
@@ -81,18 +44,23 @@ def plan(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, flags: 
     from rich.console import Console
 
     from paceline.sim import planner
-    from paceline.sim.capacity import Traffic
+    from paceline.sim.capacity import Target, Traffic
     from paceline.sim.plan_text import values
     from paceline.sim.question import Question
 
     console = Console(highlight=False)
-    workload, own_rate = build(traffic)
+    check_file("--result", flags.result)
+    check_page("--html", flags.html)
+    limits = tuple(Target(*limit) for limit in flags.limits())
+    rate = None if traffic.request_rate is None else request_rate(traffic.request_rate)
+    # The rate is one of the trials', which stretch the workload's own times.
+    workload, own_rate = build(replace(traffic, request_rate=None))
     arrivals = "trace" if workload.timed and traffic.arrivals in ("auto", "trace") else "poisson"
     question = Question(
         Traffic(workload, arrivals, traffic.seed),
         where.deployments(),
-        flags.targets(),
-        own_rate if flags.rate is None else flags.rate,
+        limits,
+        own_rate if rate is None else rate,
         how.knobs(),
         where.engine,
         how.router,

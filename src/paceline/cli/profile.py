@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.numbers import Span
+from paceline.cli.outputs import check_file
 from paceline.cli.sizes import parse_size
 from paceline.errors import PacelineError
 
@@ -49,6 +50,7 @@ def profile(
 
     if rounds < 1:
         raise ConfigError("--rounds", rounds, "at least 1")
+    check_file("--output", output)
     console = Console(highlight=False, soft_wrap=True)
     given = {
         "dtype": dtype,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli.flag_sets import flag
-from paceline.errors import ConfigError
+from paceline.cli.numbers import Span
+from paceline.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from paceline.sim.latency import Deployment
@@ -21,11 +22,13 @@ class DeploymentFlags:
     tensor_parallel: Annotated[
         str, flag("Devices of a replica; for plan several, separated by commas.", "--tensor-parallel", "--tp")
     ] = "1"
-    weights: Annotated[str, flag("bf16, fp8 or int4.")] = "bf16"
-    kv_dtype: Annotated[str, flag("bf16 or fp8.")] = "bf16"
-    price: Annotated[float | None, flag("Of a device, $/h; default: a round figure.")] = None
+    weights: Annotated[str, flag("bf16, fp16, fp8, int8, int4 or fp4.")] = "bf16"
+    kv_dtype: Annotated[str, flag("bf16, fp16 or fp8.")] = "bf16"
+    price: Annotated[float | None, flag("Of a device, $/h; default: a round figure."), Span(0, 10**6)] = None
     engine: Annotated[str, flag("Whose step times: vllm, trtllm or roofline.")] = "vllm"
-    kv_tokens: Annotated[int | None, flag("KV capacity of a replica as a real engine reports it.")] = None
+    kv_tokens: Annotated[int | None, flag("KV capacity of a replica as a real engine reports it."), Span(1, 10**12)] = (
+        None
+    )
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Every device with every degree. ConfigError names the flag."""
@@ -37,8 +40,11 @@ class DeploymentFlags:
         if self.weights not in sizes:
             raise ConfigError("--weights", self.weights, "one of " + ", ".join(sizes))
         if self.kv_dtype not in ("bf16", "fp16", "fp8"):
-            raise ConfigError("--kv-dtype", self.kv_dtype, "bf16 or fp8")
-        shape = model(self.model)
+            raise ConfigError("--kv-dtype", self.kv_dtype, "one of bf16, fp16, fp8")
+        try:
+            shape = model(self.model)
+        except ModelError as error:
+            raise ModelError(f"--model: {error}") from None
         found = []
         for name in self.gpu.split(","):
             gpu = hardware(name) if self.price is None else hardware(name).at_price(self.price)
@@ -55,15 +61,21 @@ class KnobFlags:
 
     discipline: Annotated[str, flag("How requests are scheduled; for simulate several, to compare.")] = "paceline"
     order: Annotated[str | None, flag("Who is next; default: the discipline's.")] = None
-    max_num_batched_tokens: Annotated[int | None, flag("Most tokens of a step; default: the profile's, else 8192.")] = (
-        None
-    )
-    max_num_seqs: Annotated[int | None, flag("Most sequences in the batch; default: the profile's, else 256.")] = None
-    long_prefill_token_threshold: Annotated[int, flag("Most tokens of one prompt in a step; 0: no limit.")] = 0
-    host_memory: Annotated[float, flag("GB of host memory for KV that the device gives up.")] = 0.0
-    disk_memory: Annotated[float, flag("GB of disk for KV that the host gives up; needs --host-memory.")] = 0.0
-    disk_bandwidth: Annotated[float, flag("GB/s of that disk.")] = 3.0
-    gpu_memory_utilization: Annotated[float, flag("Share of a device's memory to use.")] = 0.9
+    max_num_batched_tokens: Annotated[
+        int | None, flag("Most tokens of a step; default: the profile's, else 8192."), Span(1, 10**9)
+    ] = None
+    max_num_seqs: Annotated[
+        int | None, flag("Most sequences in the batch; default: the profile's, else 256."), Span(1, 10**6)
+    ] = None
+    long_prefill_token_threshold: Annotated[
+        int, flag("Most tokens of one prompt in a step; 0: no limit."), Span(0, 10**9)
+    ] = 0
+    host_memory: Annotated[float, flag("GB of host memory for KV that the device gives up."), Span(0, 10**6)] = 0.0
+    disk_memory: Annotated[
+        float, flag("GB of disk for KV that the host gives up; needs --host-memory."), Span(0, 10**9)
+    ] = 0.0
+    disk_bandwidth: Annotated[float, flag("GB/s of that disk."), Span(above=0, most=10**6)] = 3.0
+    gpu_memory_utilization: Annotated[float, flag("Share of a device's memory to use."), Span(above=0, most=1)] = 0.9
     prefix_caching: Annotated[
         bool, flag("Reuse KV of prompts seen before.", "--enable-prefix-caching/--no-enable-prefix-caching")
     ] = True

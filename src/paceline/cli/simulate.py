@@ -7,26 +7,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli.flag_sets import command, flag
+from paceline.cli.limits import ReportedFlags
+from paceline.cli.numbers import Span
+from paceline.cli.outputs import OutputFlags
 from paceline.cli.replica_flags import DeploymentFlags, KnobFlags
 from paceline.cli.workload_flags import WorkloadFlags, build
 from paceline.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class SimulateFlags:
+class SimulateFlags(ReportedFlags, OutputFlags):
     """The cluster, and what to do with the figures."""
 
-    replicas: Annotated[int, flag("Replicas behind the router.")] = 1
+    replicas: Annotated[int, flag("Replicas behind the router."), Span(1, 10**5)] = 1
     profile: Annotated[Path | None, flag("Measured step times, made by `paceline profile`.")] = None
     fault: Annotated[
         list[str] | None, flag("SECONDS:REPLICA:dies, :returns or :slows:FACTOR; may be given several times.")
     ] = None
-    goodput: Annotated[list[str] | None, flag("Targets in ms, such as ttft:500 tpot:50; several times.")] = None
-    percentiles: Annotated[str, flag("Which to report.")] = "50,90,95,99,99.9"
     label: Annotated[str | None, flag("A name for the run.")] = None
-    result: Annotated[Path | None, flag("Write the figures as JSON, under vLLM's names.")] = None
-    detailed: Annotated[bool, flag("With an entry per request.", "--detailed")] = False
-    html: Annotated[Path | None, flag("Write a report with plots.")] = None
 
 
 @command(WorkloadFlags, DeploymentFlags, KnobFlags, SimulateFlags)
@@ -35,31 +33,31 @@ def simulate(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, fla
     from rich.console import Console
 
     from paceline.bench import report, tables
-    from paceline.bench.save import run_values, save
-    from paceline.cli.bench_flags import MeasureFlags
+    from paceline.bench.save import default_name, run_values, save
     from paceline.sim.results import as_run
 
     console = Console(highlight=False)
-    measured = MeasureFlags(goodput=flags.goodput, percentiles=flags.percentiles)
+    flags.check_outputs()
+    targets, percents = flags.targets(), flags.percents()
     workload, _ = build(traffic)
     console.print(tables.plain(workload.describe()), style="dim")
     runs = []
     for name in how.discipline.split(","):
         run, facts = _simulated(workload, name, where, how, flags, traffic.seed)
         label = name if "," in how.discipline else flags.label or f"{name} (simulated)"
-        runs.append(as_run(run, workload, label, measured.targets(), measured.percents(), facts))
+        runs.append(as_run(run, workload, label, targets, percents, facts))
     if len(runs) == 1:
         tables.print_run(console, runs[0])
         _print_inside(console, runs[0])
     else:
         tables.print_comparison(console, runs, "simulated, steady part")
         tables.print_findings(console, runs)
-    if flags.result is not None:
-        values = [run_values(run, flags.detailed) for run in runs]
-        console.print(f"figures: {save(flags.result, values[0] if len(values) == 1 else values)}", markup=False)
+    if (path := flags.file(lambda: f"simulated-{default_name(runs[0])}")) is not None:
+        values = [run_values(run, flags.save_detailed) for run in runs]
+        console.print(f"figures: {save(path, values[0] if len(values) == 1 else values)}", markup=False)
     if flags.html is not None:
-        path = report.write(flags.html, report.page(runs, "Simulation", workload.describe()))
-        console.print(f"report: {path}", markup=False)
+        page = report.page(runs, "Simulation", workload.describe())
+        console.print(f"report: {report.write(flags.html, page)}", markup=False)
     return 0
 
 

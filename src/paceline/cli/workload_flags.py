@@ -58,7 +58,12 @@ class WorkloadFlags:
         str, flag("auto, poisson, gamma, constant, ramp or trace; auto: the trace's, else by --burstiness.")
     ] = "auto"
     request_rate: Annotated[
-        str | None, flag("Requests per second, or inf; default: 2, or as the trace. Stretches a trace's times.")
+        str | None,
+        flag(
+            "Requests per second, or inf; default: 2, or as the trace. Stretches a trace's times.",
+            "--request-rate",
+            "--rate",
+        ),
     ] = None
     burstiness: Annotated[float, flag("1 is Poisson, below 1 burstier, above 1 more even."), Span(0.001, 1000)] = 1.0
     ramp: Annotated[str | None, flag("FROM:TO:SECONDS[:exponential], requests per second.")] = None
@@ -87,7 +92,7 @@ def build(flags: WorkloadFlags, rate: float | None = None, ordered: bool = True)
     `ordered` False: times do not matter (a closed loop), all are 0.
     """
     if rate is None:
-        rate = None if flags.request_rate is None else _rate(flags.request_rate)
+        rate = None if flags.request_rate is None else request_rate(flags.request_rate)
     workload = _from_trace(flags) if flags.trace is not None else _generated(flags)
     workload = _scaled(workload, flags.scale_lengths)
     if flags.max_tokens is not None:
@@ -196,7 +201,8 @@ def _generated(flags: WorkloadFlags) -> Workload:
     return Synthetic(kinds).workload(64 if flags.num_prompts is None else flags.num_prompts, flags.seed)
 
 
-def _rate(text: str) -> float:
+def request_rate(text: str) -> float:
+    """Of --request-rate. ConfigError for what is none."""
     try:
         rate = float(text)
     except ValueError:

@@ -79,20 +79,20 @@ class Profile:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise ModelError(f"profile {path}: cannot be read ({error.strerror})") from None
+            raise ModelError(f"--profile {path}: cannot be read ({error.strerror})") from None
         except ValueError as error:
-            raise ModelError(f"profile {path}: is not JSON ({error})") from None
+            raise ModelError(f"--profile {path}: is not JSON ({error})") from None
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise ModelError(f"profile {path}: is not a {FORMAT} file; make one with `paceline profile`")
+            raise ModelError(f"--profile {path}: is not a {FORMAT} file; make one with `paceline profile`")
         try:
             if isinstance(values.get("serving"), dict):
                 values["serving"] = Serving(**values["serving"])
             profile = Profile(**values)
             knots = [(int(tokens), float(seconds)) for tokens, seconds in profile.knots]
         except (TypeError, ValueError) as error:
-            raise ModelError(f"profile {path}: {error}") from None
+            raise ModelError(f"--profile {path}: {error}") from None
         if not knots or any(seconds < 0 or not math.isfinite(seconds) for _, seconds in knots):
-            raise ModelError(f"profile {path}: its knots must be (tokens, seconds) with seconds of at least 0")
+            raise ModelError(f"--profile {path}: its knots must be (tokens, seconds) with seconds of at least 0")
         return Profile(**{**values, "knots": knots})
 
 

@@ -94,17 +94,32 @@ def name_of(deployment: Deployment) -> str:
     return f"{deployment.model.name} {kind} on {devices}{deployment.hardware.name}"
 
 
+def _too_small(deployment: Deployment, knobs: Knobs, tokens: int, longest: int) -> str:
+    """What does not fit where, with sizes, and the mend."""
+    gpu, devices = deployment.hardware, deployment.tensor_parallel
+    memory = (
+        f"{gpu.memory_gb * devices:g} GB ({devices} x {gpu.memory_gb:g} GB)" if devices > 1 else f"{gpu.memory_gb:g} GB"
+    )
+    needed = deployment.kv_bytes_per_token * longest / 1e9
+    if tokens <= 0:
+        text = f"the weights do not fit: they are {deployment.weights / 1e9:,.4g} GB, and the memory is {memory}, "
+        text += (
+            f"of which {knobs.utilization:.0%} may be used; the longest request needs {needed:,.3g} GB more for its KV"
+        )
+    else:
+        text = (
+            f"there is room for {tokens:,} tokens of KV, and the longest request needs {longest:,} ({needed:,.3g} GB)"
+        )
+    return text + "; use more devices for a replica (--tensor-parallel), a --gpu with more memory, or smaller --weights"
+
+
 def replica_spec(
     deployment: Deployment, knobs: Knobs, longest: int, kv_tokens: int | None = None, scale: float = 1.0
 ) -> ReplicaSpec:
     """A replica's settings. PlanError when the model, or the longest request, does not fit into its memory."""
     tokens = kv_tokens if kv_tokens is not None else deployment.kv_tokens(knobs.utilization, knobs.token_budget)
     if tokens < longest:
-        room = "the weights do not fit" if tokens <= 0 else f"there is room for {tokens:,} tokens of KV"
-        raise PlanError(
-            f"{name_of(deployment)}: {room}, and the longest request needs {longest:,}; "
-            "use more devices for a replica (--tensor-parallel), smaller weights, or larger devices"
-        )
+        raise PlanError(f"{name_of(deployment)}: {_too_small(deployment, knobs, tokens, longest)}")
     row = discipline_named(knobs.discipline, knobs.order)
     size = row.defaults.get("block_size", 16)
     settings = {
