@@ -75,6 +75,9 @@ def test_vllm_on_both_cards_with_coefficients_fitted_on_another_gpu_and_model(na
 def points() -> dict[tuple[str, str, str, str, str], list[ClosedLoopPoint]]:
     """Sets of one engine and version, device, model and precision.
 
+    TensorRT-LLM is taken to keep K/V in 8 bits where the weights are quantised, as its checkpoints say: each of its six
+    quantised sets is predicted better so, by up to half of the error. Others keep them in 16 bits.
+
     Left out: points of several data-parallel ranks, those whose requests wait longer than they decode (how many
     really ran is not told), and those whose weights could not be in the memory that is named.
     """
@@ -86,7 +89,8 @@ def points() -> dict[tuple[str, str, str, str, str], list[ClosedLoopPoint]]:
                 size = 1.0
             if "gpt-oss" in row["model_path"]:
                 size = 0.53  # 4 bits, and a scale for every 32
-            deployment = Deployment(model(row["model_path"]), hardware(row["system"]), int(row["tp"]), size)
+            kv_size = 1.0 if row["backend"] == "trtllm" and row["gemm_quant"] else 2.0
+            deployment = Deployment(model(row["model_path"]), hardware(row["system"]), int(row["tp"]), size, kv_size)
             point = ClosedLoopPoint(
                 deployment, int(row["isl"]), int(row["osl"]), int(row["concurrency"]), float(row["tpot_ms"]) / 1e3
             )
@@ -105,5 +109,5 @@ def test_published_points_are_predicted_from_other_groups_of_points() -> None:
         by_engine.setdefault(key[:2], []).extend(fit(found).left_out.tolist())
     assert len(by_engine) == 8
     for which, off in by_engine.items():
-        assert np.mean(np.abs(off)) <= 0.101, which
+        assert np.mean(np.abs(off)) <= 0.10, which
         assert abs(np.mean(off)) <= 0.05, which
