@@ -128,7 +128,7 @@ def _print_plan(console: Any, answer: Any) -> None:
         console.print(table)
         console.print()
         if title == "One replica":
-            caption = "One replica: latency against rate, p50 / p95 / p99"
+            caption = "One replica: latency against rate, p50/p95/p99"
             for title, (header, *body) in ((caption, latency_rows(answer)), ("", throughput_rows(answer))):
                 table = Table(*header, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
                 for row in body:

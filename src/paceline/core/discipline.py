@@ -71,7 +71,14 @@ class Discipline:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled with plain dictionaries in the place of the read-only ones, which do not pickle."""
         values = ((spec.name, getattr(self, spec.name)) for spec in fields(self))
-        return _unpickled, ({name: dict(v) if isinstance(v, MappingProxyType) else v for name, v in values},)
+        return Discipline._unpickled, (
+            {name: dict(v) if isinstance(v, MappingProxyType) else v for name, v in values},
+        )
+
+    @staticmethod
+    def _unpickled(values: dict[str, Any]) -> Discipline:
+        tables: dict[str, Any] = {n: MappingProxyType(v) if isinstance(v, dict) else v for n, v in values.items()}
+        return Discipline(**tables)
 
     def knobs(self) -> dict[str, Any]:
         """The numbers of the row's objects, by name, with their values."""
@@ -142,8 +149,3 @@ def _like(setting: str, value: Any, default: Any, kind: str) -> Any:
     if default is not None and type(value) is not type(default):
         raise ConfigError(setting, value, f"a value like its default {default!r}")
     return value
-
-
-def _unpickled(values: dict[str, Any]) -> Discipline:
-    tables: dict[str, Any] = {name: MappingProxyType(v) if isinstance(v, dict) else v for name, v in values.items()}
-    return Discipline(**tables)

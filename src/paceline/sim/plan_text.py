@@ -34,7 +34,7 @@ def latency_rows(plan: Plan) -> list[list[str]]:
     for one in plan.curve:
         stretch = one.stretch
         columns = [
-            " / ".join(f"{getattr(stretch, name).at(percent) * scale:.{digits}f}" for percent in (50.0, 95.0, 99.0))
+            "/".join(f"{getattr(stretch, name).at(percent) * scale:.{digits}f}" for percent in (50.0, 95.0, 99.0))
             for name, scale, digits in (("ttft", 1e3, 0), ("tpot", 1e3, 1), ("e2e", 1.0, 1))
         ]
         label = one.summary.stability.label + (" <- knee" if one.rate == plan.best.capacity.rate else "")
