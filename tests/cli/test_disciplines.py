@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.settings_file import parse_knobs, read_settings
-from paceline.core.describe import POINTS, explain
+from paceline.core.describe import POINTS, explain, explain_order
 from paceline.core.disciplines import DISCIPLINES
 from paceline.core.orders import ORDERS
 from paceline.engine.config import EngineConfig
@@ -50,9 +50,19 @@ def test_every_row_explains_all_of_itself(name: str) -> None:
     assert set(row.fixed) == set(told["fixed"]) and told["settings"]["block_size"]
 
 
+def test_an_order_is_explained_with_its_knobs_their_ranges_and_its_bound() -> None:
+    shown = " ".join(run("disciplines", "priority").stdout.split())
+    for part in ("Smaller priority first", "--knob age=0.0 (a number of at least 0)", "aging", "L * age seconds"):
+        assert part in shown, part
+    for name in ORDERS:
+        told = json.loads(json.dumps(explain_order(name)))
+        assert told["words"] and told["bound"] and set(told["allowed"]) == set(told["knobs"])
+
+
 def test_an_unknown_row_is_one_line() -> None:
     result = run("disciplines", "chaos")
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1 and "vllm" in result.stderr
+    assert "or an order: fcfs" in result.stderr
 
 
 def test_disciplines_import_nothing_heavy() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import DISCIPLINES, discipline
+from paceline.core.orders import ORDERS
 from paceline.core.params import SamplingParams
 from paceline.core.request import sequence_id, sequence_seed
 from paceline.errors import ConfigError, PacelineError, RequestError
@@ -138,14 +139,46 @@ def test_config_errors_are_errors_a_user_can_catch_at_once() -> None:
 def test_every_discipline_names_itself_and_refuses_knobs_it_does_not_have(name: str) -> None:
     row = discipline(name)
     assert row.name == name and row.after
-    with pytest.raises(ConfigError, match=f"knob of {name}: 'nosuch'"):
+    with pytest.raises(ConfigError, match=f"--knob: 'nosuch' is not valid; it must be a knob of {name}"):
         row.with_knobs({"nosuch": 1})
     assert row.with_knobs(row.knobs()) == row
 
 
 def test_a_knob_of_the_wrong_type_is_refused() -> None:
-    with pytest.raises(ConfigError, match="knob most of paceline: 'many'"):
+    with pytest.raises(ConfigError, match="--knob most: 'many' is not valid; it must be a whole number of at least 0"):
         discipline("paceline").with_knobs({"most": "many"})
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "allowed"),
+    [
+        ("growth", -1, "a whole number of at least 0, or null"),
+        ("growth", "abc", "a whole number of at least 0, or null"),
+        ("growth", 1.5, "a whole number of at least 0, or null"),
+        ("window", 0, "a whole number of at least 1"),
+        ("stretch", float("nan"), "a number of at least 0"),
+        ("stretch", float("inf"), "a number of at least 0"),
+        ("leaders", 1, "true or false"),
+        ("how", 5, "one of recompute"),
+    ],
+)
+def test_a_knob_out_of_range_is_refused_as_it_was_written(knob: str, value: Any, allowed: str) -> None:
+    row = discipline("paceline")
+    with pytest.raises(ConfigError, match=f"^--knob {knob}: .*{allowed}"):
+        row.with_knobs({knob: value})
+    with pytest.raises(ConfigError, match=f"^config.{knob}: .*{allowed}"):
+        row.with_knobs({knob: value}, where="config.")
+
+
+def test_what_an_order_refuses_itself_is_named_as_a_knob() -> None:
+    with pytest.raises(ConfigError, match=r"^--knob patience: 0\.0 is .* a number of seconds above 0"):
+        discipline("paceline", "turns").with_knobs({"patience": 0.0})
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_range_of_every_knob_has_its_default(order: str) -> None:
+    row = discipline("paceline", order)
+    assert row.with_knobs(row.knobs()) == row
 
 
 def test_sequences_of_a_request_have_names_and_seeds_of_their_own() -> None:

@@ -52,8 +52,10 @@ def test_knobs_change_the_rows_objects_and_no_others_row() -> None:
             ("--max-num-batched-tokens", "512"),
         ),
         ({"knobs": {"growth": "many"}}, ("growth", "many")),
-        ({"discipline": "vllm", "knobs": {"growth": "many"}}, ("growth", "many", "int or null")),
+        ({"discipline": "vllm", "knobs": {"growth": "many"}}, ("growth", "many", "a whole number of at least 0, or null")),
         ({"knobs": {"grwth": 3}}, ("grwth", "growth")),
+        ({"knobs": {"growth": -1}}, ("--knob growth", "-1", "at least 0")),
+        ({"knobs": {"how": "swap"}}, ("--knob how", "swap", "--swap-space")),
         ({"knobs": {"num_blocks": 3}}, ("num_blocks",)),
         ({"knobs": {"watermark": 7}}, ("--watermark", "7")),
         ({"knobs": {"watermark": 0.1}, "watermark": 0.2}, ("--watermark", "--knob")),
@@ -79,7 +81,7 @@ def test_a_goal_goes_with_every_discipline_and_says_what_it_did(name: str, goal:
 
 
 def test_a_goal_leaves_alone_what_the_user_set() -> None:
-    config = EngineConfig(optimize="tail", max_num_seqs=300, order="priority", knobs={"how": "swap"})
+    config = EngineConfig(optimize="tail", max_num_seqs=300, order="priority", knobs={"how": "swap"}, swap_space=2**30)
     scheduler = config.scheduler(4096, CONTEXT, ())
     assert scheduler.max_num_seqs == 300 and config.schedule_by().order == "priority"
     assert config.schedule_by().knobs()["how"] == "swap"

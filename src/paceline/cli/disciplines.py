@@ -1,4 +1,4 @@
-"""`paceline disciplines`: the table of all rows, or everything about one."""
+"""`paceline disciplines`: the table of all rows and orders, or everything about one."""
 
 from __future__ import annotations
 
@@ -7,22 +7,34 @@ from typing import Annotated, Any
 
 import typer
 
+from paceline.errors import ConfigError
+
 _LEAST = 160  # columns, where the output is no terminal
 
 
 def disciplines(
-    name: Annotated[str | None, typer.Argument(help="A row to explain; default: the table of all.")] = None,
-    order: Annotated[str | None, typer.Option(help="Explain it under this order.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A discipline or an order to explain; default: the table of all.")
+    ] = None,
+    order: Annotated[str | None, typer.Option(help="Explain the discipline under this order.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Say how requests can be scheduled: all disciplines and orders, or one discipline with its knobs."""
+    """Say how requests can be scheduled: all disciplines and orders, or one of them with its knobs."""
     from paceline.core import describe
-    from paceline.core.disciplines import discipline
+    from paceline.core.disciplines import ALIASES, DISCIPLINES, discipline
+    from paceline.core.orders import ORDERS
 
     if name is None:
         found: Any = {"disciplines": describe.table(), "orders": describe.orders()}
         show = _show_table
+    elif name in ORDERS:
+        if order is not None:
+            raise ConfigError("--order", order, f"left out: {name} is an order itself")
+        found, show = describe.explain_order(name), _show_order
     else:
+        if name not in DISCIPLINES and name not in ALIASES:
+            known = f"a discipline: {', '.join([*DISCIPLINES, *ALIASES])}; or an order: {', '.join(ORDERS)}"
+            raise ConfigError("NAME", name, known)
         found = describe.explain(discipline(name, order))
         show = _show_row
     if as_json:
@@ -61,7 +73,19 @@ def _show_table(found: dict[str, Any]) -> None:
     for row in found["orders"]:
         orders.add_row(row["name"], row["words"], row["bound"])
     console.print(orders)
-    console.print("\n'paceline disciplines NAME' explains one.")
+    console.print("\n'paceline disciplines NAME' explains a discipline or an order, with its knobs.")
+
+
+def _show_order(order: dict[str, Any]) -> None:
+    console = _console()
+    console.print(f"{order['name']}: an order; any discipline takes it with --order {order['name']}\n")
+    console.print(f"who is next? {order['words']}\n")
+    console.print(f"how long may one wait? {order['bound']}\n")
+    if order["of"]:
+        console.print(f"the order of: {', '.join(order['of'])}\n")
+    console.print("knobs, with their defaults" if order["knobs"] else "it has no knobs")
+    for knob, value in order["knobs"].items():
+        console.print(f"    --knob {knob}={json.dumps(value)}  ({order['allowed'][knob]})")
 
 
 def _show_row(row: dict[str, Any]) -> None:
@@ -80,7 +104,7 @@ def _show_row(row: dict[str, Any]) -> None:
         if "bound" in choice:
             indented(f"bound: {choice['bound']}")
         for knob, value in choice["knobs"].items():
-            indented(f"--knob {knob}={json.dumps(value)}")
+            indented(f"--knob {knob}={json.dumps(value)}  ({choice['allowed'][knob]})")
         console.print()
     console.print(f"prefix cache: {row['cache']}\n")
     console.print("settings, unless given otherwise")

@@ -34,7 +34,7 @@ def profile(
     kv_cache_memory: Annotated[
         int | None, typer.Option(help="Memory for KV, such as 512MiB.", parser=parse_size, metavar="SIZE")
     ] = None,
-    max_num_seqs: Annotated[int, typer.Option(help="Most sequences in the batch.")] = 64,
+    max_num_seqs: Annotated[int, typer.Option(help="Most sequences in the batch.")] = 128,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens of a step.")] = 2048,
 ) -> int:
     """Measure the model's step times on this machine, and fit a profile for `paceline simulate --profile`."""

@@ -11,6 +11,7 @@ from typing import Any
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import ALIASES, DISCIPLINES
+from paceline.core.knob_values import allowed
 from paceline.core.orders import ORDERS
 
 POINTS = ("order", "admission", "head_of_line", "composition", "eviction", "overload")
@@ -40,6 +41,19 @@ def orders() -> list[dict[str, Any]]:
         {"name": name, "words": first_sentence(policy), "bound": policy.bound, "knobs": _knobs(policy)}
         for name, policy in ORDERS.items()
     ]
+
+
+def explain_order(name: str) -> dict[str, Any]:
+    """Everything the table says of an order, as plain values: its knobs with what they may be."""
+    policy = ORDERS[name]
+    return {
+        "name": name,
+        "words": " ".join((inspect.getdoc(type(policy)) or "").split()),
+        "bound": policy.bound,
+        "knobs": _knobs(policy),
+        "allowed": _allowed(policy),
+        "of": [row.name for row in DISCIPLINES.values() if row.order == name],
+    }
 
 
 def explain(row: Discipline) -> dict[str, Any]:
@@ -77,10 +91,12 @@ def _choice(row: Discipline, point: str) -> dict[str, Any]:
         "name": _title(row, point),
         "words": " ".join((inspect.getdoc(type(part)) or "").split()),
         "knobs": _knobs(part),
+        "allowed": _allowed(part),
     }
     if (beside := getattr(row, BESIDE.get(point, ""), None)) is not None:
         choice["words"] += " " + " ".join((inspect.getdoc(type(beside)) or "").split())
         choice["knobs"].update(_knobs(beside))
+        choice["allowed"].update(_allowed(beside))
     if point == "order":
         choice["bound"] = row.policy.bound
     return choice
@@ -96,6 +112,12 @@ def _spaced(name: str) -> str:
 
 def _knobs(part: Any) -> dict[str, Any]:
     return {spec.name: _plain(getattr(part, spec.name)) for spec in fields(part)} if is_dataclass(part) else {}
+
+
+def _allowed(part: Any) -> dict[str, str]:
+    """What each knob may be, in words."""
+    found = fields(part) if is_dataclass(part) else ()
+    return {spec.name: allowed(spec.name, getattr(part, spec.name), str(spec.type)) for spec in found}
 
 
 def _plain(value: Any) -> Any:

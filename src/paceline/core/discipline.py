@@ -13,6 +13,7 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.displacement import Displacement
 from paceline.core.evictions import VICTIMS, Eviction
 from paceline.core.head_of_line import HeadOfLine
+from paceline.core.knob_values import checked
 from paceline.core.orders import ORDERS, Policy
 from paceline.core.overload import Accept, Overload
 from paceline.core.preemption import preemption
@@ -71,9 +72,7 @@ class Discipline:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled with plain dictionaries in the place of the read-only ones, which do not pickle."""
         values = ((spec.name, getattr(self, spec.name)) for spec in fields(self))
-        return Discipline._unpickled, (
-            {name: dict(v) if isinstance(v, MappingProxyType) else v for name, v in values},
-        )
+        return Discipline._unpickled, ({name: dict(v) if isinstance(v, MappingProxyType) else v for name, v in values},)
 
     @staticmethod
     def _unpickled(values: dict[str, Any]) -> Discipline:
@@ -84,20 +83,27 @@ class Discipline:
         """The numbers of the row's objects, by name, with their values."""
         return {spec.name: getattr(part, spec.name) for part in self._parts().values() for spec in fields(part)}
 
-    def with_knobs(self, values: Mapping[str, Any]) -> Discipline:
-        """The same discipline with some numbers changed. ConfigError for a name it does not have or a wrong type."""
+    def with_knobs(self, values: Mapping[str, Any], where: str = "--knob ") -> Discipline:
+        """The same discipline with some numbers changed. ConfigError for a name it does not have, a wrong type or a
+        value out of range; it names the knob after `where`, as the user wrote it."""
         changes: dict[str, dict[str, Any]] = {}  # all of one object at once: it checks them together
         for name, value in values.items():
             owner = next((p for p, part in self._parts().items() if name in {s.name for s in fields(part)}), None)
             if owner is None:
-                raise ConfigError(
-                    f"knob of {self.name}", name, "one of " + (", ".join(self.knobs()) or "none: it has no knobs")
-                )
+                known = ", ".join(self.knobs()) or "none: it has no knobs"
+                raise ConfigError(where.strip(), name, f"a knob of {self.name}: {known}")
             part = self._parts()[owner]
-            kind = next(str(spec.type) for spec in fields(part) if spec.name == name)
-            checked = _like(f"knob {name} of {self.name}", value, getattr(part, name), kind)
-            changes.setdefault(owner, {})[name] = checked
-        parts = {owner: replace(self._parts()[owner], **checked) for owner, checked in changes.items()}
+            if owner != "limits":  # which are flags of their own, and check themselves by their names
+                kind = next(str(spec.type) for spec in fields(part) if spec.name == name)
+                value = checked(f"{where}{name}", name, value, getattr(part, name), kind)
+            changes.setdefault(owner, {})[name] = value
+        parts = {}
+        for owner, changed in changes.items():
+            try:
+                parts[owner] = replace(self._parts()[owner], **changed)
+            except ConfigError as error:
+                own = error.setting.partition(".")[0] in changed
+                raise ConfigError(where + error.setting, error.value, error.allowed) if own else error from None
         if parts.get("order_knobs") == ORDERS[self.order]:
             parts["order_knobs"] = None
         return replace(self, **parts)
@@ -131,21 +137,6 @@ class Discipline:
         return replace(self, eviction=eviction)
 
 
-_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "str": (str,)}
-
-
-def _like(setting: str, value: Any, default: Any, kind: str) -> Any:
-    """`value`, when it is of the default's type (a whole number may stand for a real one), or of its `kind`, the type
-    as it is annotated, where that allows None."""
-    names = [name.strip() for name in kind.split("|")]
-    if "None" in names and all(name in _KINDS for name in names if name != "None"):
-        if value is not None and type(value) not in {one for name in names for one in _KINDS.get(name, ())}:
-            raise ConfigError(setting, value, " or ".join("null" if name == "None" else name for name in names))
-        return value
-    if isinstance(default, float) and type(value) is int:
-        return float(value)
-    if isinstance(default, tuple) and isinstance(value, list):
-        return tuple(value)
-    if default is not None and type(value) is not type(default):
-        raise ConfigError(setting, value, f"a value like its default {default!r}")
-    return value
+def _unpickled(values: dict[str, Any]) -> Discipline:
+    tables: dict[str, Any] = {name: MappingProxyType(v) if isinstance(v, dict) else v for name, v in values.items()}
+    return Discipline(**tables)

@@ -56,6 +56,6 @@ def discipline(name: str, order: str | None = None) -> Discipline:
     """The row of that name, under its own or the given queue policy. ConfigError for a name not in the table."""
     name = ALIASES.get(name, name)
     if name not in DISCIPLINES:
-        raise ConfigError("--discipline", name, "one of " + ", ".join(DISCIPLINES))
+        raise ConfigError("--discipline", name, "one of " + ", ".join([*DISCIPLINES, *ALIASES]))
     row = DISCIPLINES[name]
     return row if order is None or order == row.order else row.with_order(order)

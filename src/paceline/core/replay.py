@@ -49,7 +49,7 @@ class Replay:
 
     def __init__(self, script: Script, blocks: bool = False, timing: bool = False, requests: bool = False) -> None:
         self.script = script
-        row = discipline_named(script.discipline, script.order).with_knobs(script.knobs)
+        row = discipline_named(script.discipline, script.order).with_knobs(script.knobs, where="config.")
         self.scheduler = Scheduler(script.scheduler, row)
         if script.quotas is not None:
             self.scheduler.set_quotas(script.quotas, 0.0)

@@ -113,8 +113,10 @@ class EngineConfig:
                 raise ConfigError("--kv-headroom", self.kv_headroom, "a share of the KV blocks from 0 to 0.5")
             if self.watermark is not None or "watermark" in self.knobs:
                 raise ConfigError("--kv-headroom", self.kv_headroom, "left out with --watermark, its other name")
-        if self.preemption == "swap" and not (self.swap_space or self.num_host_blocks or self.disk_kv):
-            raise ConfigError("--preemption", "swap", "another, or with host memory to swap to: --swap-space 4GiB")
+        how = self.knobs.get("how") if self.preemption is None else self.preemption
+        if how == "swap" and not (self.swap_space or self.num_host_blocks or self.disk_kv):
+            flag = "--knob how" if self.preemption is None else "--preemption"
+            raise ConfigError(flag, how, "another, or with host memory to swap to: --swap-space 4GiB")
 
     @property
     def model_name(self) -> str:
