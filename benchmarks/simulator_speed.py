@@ -1,6 +1,6 @@
 """Requests simulated per second of processor time, one replica, metrics on.
 
-    python benchmarks/simulator_speed.py --trace azure2023_conv.csv.gz
+    python benchmarks/simulator_speed.py --trace azure2023_conv
 
 The replica is Llama-3.1-8B in bf16 on one H100. Targets: 5,000 requests/s on the trace as it is; a million requests on
 256 replicas in ten minutes (`--replicas 256 --requests 100000` measures a slice and extrapolates).
@@ -9,8 +9,6 @@ The replica is Llama-3.1-8B in bf16 on one H100. Targets: 5,000 requests/s on th
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import json
 import resource
 import time
@@ -23,21 +21,8 @@ from paceline.sim.latency import Deployment
 from paceline.sim.models import model
 from paceline.sim.router import router
 from paceline.workload.metrics import summarise
-from paceline.workload.requests import TimedRequest, Workload
-
-
-def read(path: str) -> Workload:
-    """arrival_s, input_tokens, output_tokens."""
-    with gzip.open(path, "rt") as file:
-        rows = list(csv.DictReader(file))
-    requests = [
-        TimedRequest(
-            str(index), float(row["arrival_s"]), int(row["input_tokens"]), int(row["output_tokens"]),
-            parts=((index + 1, int(row["input_tokens"])),),
-        )
-        for index, row in enumerate(rows)
-    ]  # fmt: skip
-    return Workload(requests, "trace", "trace timestamps")
+from paceline.workload.requests import Workload
+from paceline.workload.traces import read
 
 
 def repeated(workload: Workload, count: int) -> Workload:
@@ -55,7 +40,7 @@ def repeated(workload: Workload, count: int) -> Workload:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", required=True)
+    parser.add_argument("--trace", default="azure2023_conv", help="a shipped trace by name, or a file")
     parser.add_argument("--discipline", default="paceline")
     parser.add_argument("--requests", type=int)
     parser.add_argument("--replicas", type=int, default=1)

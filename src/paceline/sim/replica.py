@@ -204,11 +204,9 @@ class Replica:
         """Nothing but an arrival changes the rows for so many steps."""
         rows = self._steady.rows.size
         seconds = self.executor.times.decode_run(rows, self._steady.context + rows, min(count, MOST_AT_ONCE))
-        ends = np.empty(seconds.size + 1)
-        ends[0] = now
-        ends[1:] = seconds
-        self._seconds = seconds
-        self._ends = np.add.accumulate(ends)[1:]
+        ends = seconds.copy()
+        ends[0] += now
+        self._seconds, self._ends = seconds, np.add.accumulate(ends)
         self.next = float(self._ends[-1])
 
     def _begin(self, started: list[Started], now: float) -> None:
