@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import DISCIPLINES
 from paceline.engine.config import EngineConfig
 from paceline.engine.goals import GOALS
@@ -51,6 +52,10 @@ def test_knobs_change_the_rows_objects_and_no_others_row() -> None:
             {"discipline": "orca", "max_num_batched_tokens": 256, "max_model_len": 512},
             ("--max-num-batched-tokens", "512"),
         ),
+        ({"threads": 100_000}, ("--threads", "100000", "from 1 to")),
+        ({"max_model_len": 1}, ("--max-model-len", "at least 2")),
+        ({"disk_kv": " "}, ("--disk-kv", "a directory")),
+        ({"disk_kv": "kv", "enable_prefix_caching": False}, ("--disk-kv", "prefix caching is off")),
         ({"knobs": {"growth": "many"}}, ("growth", "many")),
         ({"discipline": "vllm", "knobs": {"growth": "many"}}, ("growth", "many", "at least 0, or null")),
         ({"knobs": {"grwth": 3}}, ("grwth", "growth")),
@@ -96,3 +101,15 @@ def test_a_goal_turns_each_knob_the_way_it_is_meant() -> None:
     throughput = EngineConfig(optimize="throughput", discipline="trtllm-max-utilization").scheduler(4096, CONTEXT, ())
     assert throughput.max_num_seqs == 2048  # more than the goal asks for stays
     assert EngineConfig(optimize="fairness").schedule_by().order == "vtc"
+
+
+@pytest.mark.parametrize("goal", list(GOALS))
+@pytest.mark.parametrize("name", ["orca", "static", "paceline"])
+def test_what_a_goal_says_it_set_is_what_serves(goal: str, name: str) -> None:
+    config = EngineConfig(optimize=goal, discipline=name)
+    served = config.scheduler(4096, CONTEXT, ())
+    said = dict(line.split(":")[0].split(" = ") for line in config.tuning.lines if " = " in line.split(":")[0])
+    for setting in set(said) & set(SchedulerConfig.__dataclass_fields__):
+        value = getattr(served, setting)
+        shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+        assert said[setting].removesuffix(f", as {name} has it") == shown

@@ -135,6 +135,11 @@ def test_a_cut_off_file_is_a_model_error_that_names_it(model_file: Path, tmp_pat
         load_tokenizer(tmp_path / "cut.gguf")
 
 
+def test_a_chat_template_that_is_no_jinja_is_refused_at_load(model_file: Path) -> None:
+    with pytest.raises(ModelError, match="not valid Jinja"):
+        load_tokenizer(model_file, chat_template="{% bad")
+
+
 def test_a_file_of_another_kind_is_a_model_error(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("not a model at all, but long enough")
     with pytest.raises(ModelError, match="not a GGUF file"):

@@ -286,3 +286,32 @@ def test_broken_http_gets_a_4xx(server: Any, raw_request: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
         raw.sendall(raw_request)
         assert raw.recv(100).startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"max_tokens": "5"}, 'max_tokens must be an integer, got "5"'),
+        ({"temperature": "hot"}, 'temperature must be a number, got "hot"'),
+        ({"stop": 5}, "stop must be a string or a list of strings, got 5"),
+        ({"user": "u" * 300}, "user must be at most 256 characters long"),
+        ({"timeout": 0}, "timeout must be above 0.0, got 0"),
+        ({"logit_bias": [1]}, "logit_bias must be an object, got [1]"),
+        ({"prompt": [1, 2, "a"]}, 'got [1, 2, "a"]'),
+        ({"max_token": 1}, "max_token: there is no such field; did you mean max_tokens?"),
+        ({"temprature": 0}, "did you mean temperature?"),
+    ],
+)
+def test_an_error_says_what_was_sent_and_what_it_must_be(http: httpx.Client, body: dict[str, Any], text: str) -> None:
+    check(http.post(COMPLETIONS, json={"prompt": "a", **body}), 400, next(iter(body)), text)
+
+
+def test_fields_of_the_api_that_change_nothing_here_are_taken(http: httpx.Client) -> None:
+    body = {"messages": HI, "max_tokens": 1, "store": False, "service_tier": "auto", "metadata": {"a": "b"}}
+    assert http.post(CHAT, json=body).status_code == 200
+    check(http.post(CHAT, json={**body, "echo": True}), 400, "echo")
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "ended=maybe"])
+def test_a_query_gets_errors_of_the_same_shape(http: httpx.Client, query: str) -> None:
+    check(http.get(f"/v1/requests?{query}"), 400, query.partition("=")[0], "must be")

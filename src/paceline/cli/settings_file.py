@@ -91,8 +91,15 @@ def _toml(path: Path, text: str) -> Any:
 def _yaml(path: Path, text: str) -> Any:
     import yaml
 
+    class Loader(yaml.SafeLoader):  # plain YAML takes the last of two equal keys
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            if twice := next((key for at, key in enumerate(keys) if key in keys[:at]), None):
+                raise ConfigError(f"--config {path}", twice, "set once")
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)  # a safe loader
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError("--config", str(path), "YAML (" + " ".join(str(error).split()) + ")") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from paceline.errors import RequestError
@@ -48,8 +49,12 @@ class SamplingParams:
                 raise RequestError(f"{spec.name} must be a finite number, got {value}", param=spec.name)
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for name, kind in (("stop", str), ("stop_token_ids", int)):
+            values = getattr(self, name)
+            if not isinstance(values, Iterable) or not all(isinstance(value, kind) for value in values):
+                what = "strings" if kind is str else "integers"
+                raise RequestError(f"{name} must be a sequence of {what}, got {values!r}", param=name)
+            object.__setattr__(self, name, tuple(values))
         self._in_range("n", 1, MAX_N)
         if self.max_tokens is not None:
             self._in_range("max_tokens", 1, 2**31 - 1)

@@ -29,6 +29,7 @@ Progress = Callable[[str], None]
 LiveReports = dict[int, dict[int, dict[str, Any]]]  # number of the request -> index of the sequence -> its report
 
 LONG_TEXT = 4000  # characters from which on a text is encoded off the event loop's thread
+LATE = 1.0  # seconds the engine is given to end a request in time itself
 LOOK_EVERY = 10.0  # seconds between looks at how the engine is
 
 
@@ -45,6 +46,7 @@ class AsyncEngine:
         model_name: the name clients use.
         max_model_len, vocab_size: of the loaded model.
         tenants: what the file of tenants says.
+        died: set when the engine is gone for good.
         info: what the engine process said of itself when it was ready: num_blocks, dtype, device, description, ...
     """
 
@@ -62,6 +64,7 @@ class AsyncEngine:
         self._door: Door
         self._supervisor: Supervisor
         self._closing = False  # no new requests
+        self.died = asyncio.Event()  # set when the engine is gone for good though nobody wanted it to end
         self._streams: dict[int, RequestStream] = {}  # unfinished requests by number
         self._ids: dict[str, int] = {}
         self._news: dict[int, asyncio.Event] = {}  # by number; set when the stream has something to give out
@@ -124,6 +127,8 @@ class AsyncEngine:
         for stream in list(self._streams.values()):
             stream.error = error
             self._wake(stream)
+        if self._supervisor.failure is not None:
+            self.died.set()
 
     def _give_up_culprit(self, how: str) -> None:
         """The request that was being tried when the engine died, if it was on probation."""
@@ -289,7 +294,7 @@ class AsyncEngine:
             self._supervisor.send(stream.message())
         try:
             while True:
-                await news.wait()
+                await self._news_of(stream, news)
                 news.clear()
                 output = stream.output()
                 if output is not None:
@@ -302,6 +307,19 @@ class AsyncEngine:
             if stream.number in self._streams:  # the reader left
                 self._forget(stream)
                 self._supervisor.send(messages.Abort(stream.number))
+
+    async def _news_of(self, stream: RequestStream, news: asyncio.Event) -> None:
+        """Wait for them; not longer than the request may take, whatever the engine does."""
+        left = stream.seconds_left()
+        if left is None:
+            await news.wait()
+            return
+        try:
+            await asyncio.wait_for(news.wait(), max(left, 0.0) + LATE)
+        except asyncio.TimeoutError:
+            stream.expire()
+            self._supervisor.send(messages.Abort(stream.number))
+            self._wake(stream)
 
     async def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with finish_reason "abort". False if it is not known (or already over)."""
@@ -377,6 +395,15 @@ class AsyncEngine:
     def is_healthy(self) -> bool:
         """Whether requests are accepted and served: False while starting, restarting, draining or dead."""
         return self._supervisor.up and not self._closing and self._supervisor.failure is None
+
+    @property
+    def state(self) -> str:
+        """In words, why it is not healthy; "ok" where it is."""
+        if self._supervisor.failure is not None:
+            return str(self._supervisor.failure)
+        if self._closing:
+            return "the server is shutting down: it finishes what it has and takes nothing new"
+        return "ok" if self._supervisor.up else "the engine is starting again; requests wait for it"
 
     @property
     def engine_pid(self) -> int | None:

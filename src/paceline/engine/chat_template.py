@@ -33,6 +33,10 @@ class ChatTemplate:
         self.source = source
         self.names = dict(names or {})
 
+    def check(self) -> None:
+        """ModelError when it is no Jinja."""
+        self._template  # noqa: B018
+
     @cached_property
     def _template(self) -> jinja2.Template:
         environment = ImmutableSandboxedEnvironment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,10 @@ class EngineConfig:
         self.executor()
         self._whole("request_log_size", 0, MOST_LOGGED)
         self._whole("max_restarts", 0)
+        if self.threads is not None:
+            self._whole("threads", 1, usable_threads())
+        if self.max_model_len is not None:
+            self._whole("max_model_len", 2)
         if self.seed is not None:
             self._whole("seed", 0, LARGEST_SEED)
         for name in ("queue_timeout", "request_timeout"):
@@ -113,6 +118,8 @@ class EngineConfig:
                 raise ConfigError("--kv-headroom", self.kv_headroom, "a share of the KV blocks from 0 to 0.5")
             if self.watermark is not None or "watermark" in self.knobs:
                 raise ConfigError("--kv-headroom", self.kv_headroom, "left out with --watermark, its other name")
+        if self.disk_kv is not None and not self.disk_kv.strip():
+            raise ConfigError("--disk-kv", self.disk_kv, "a directory")
         how = self.knobs.get("how") if self.preemption is None else self.preemption
         if how == "swap" and not (self.swap_space or self.num_host_blocks or self.disk_kv):
             flag = "--knob how" if self.preemption is None else "--preemption"
@@ -149,6 +156,9 @@ class EngineConfig:
                 settings["max_num_batched_tokens"] = max(usual.max_num_batched_tokens, max_model_len)
         config = row.configure(**{**settings, **found})
         row.check(config)
+        if self.disk_kv is not None and not config.enable_prefix_caching:
+            why = f"left out where prefix caching is off, as under {row.name}: what is on disk is found by its content"
+            raise ConfigError("--disk-kv", self.disk_kv, why)
         return config
 
     def schedule_by(self) -> Discipline:
@@ -181,6 +191,11 @@ class EngineConfig:
         if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
             span = f"of at least {low}" if high is None else f"from {low} to {high}"
             raise ConfigError(_flag(name), value, f"a whole number {span}")
+
+
+def usable_threads() -> int:
+    """Hardware threads this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _flag(name: str) -> str:

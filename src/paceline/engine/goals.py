@@ -13,6 +13,7 @@ from paceline.errors import ConfigError
 
 UP, DOWN = "up", "down"
 ORDER = "order"
+BUDGET = "max_num_batched_tokens"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ def _apply(tuning: Tuning, choice: Choice, given: set[str], knobs: Mapping[str, 
         return _with(tuning, f"{name} stays {_short(now)}, as you set it")
     if name in row.fixed:
         return _with(tuning, f"{name} stays {_short(now)}: under {row.name} {row.fixed[name][1]}")
+    if name == BUDGET and not _configured(row, settings).enable_chunked_prefill:
+        return _with(tuning, f"{name} follows the longest prompt: {row.name} takes prompts whole")
     if now == choice.value or _lies_further(now, choice):
         return _with(tuning, f"{name} = {_short(now)}, as {row.name} has it: {choice.why}")
     try:
@@ -108,7 +111,7 @@ def _apply(tuning: Tuning, choice: Choice, given: set[str], knobs: Mapping[str, 
             settings = {**settings, name: choice.value}
         else:
             return tuning  # the discipline has no such knob
-        row.check(row.configure(num_blocks=1, max_model_len=1, **settings))
+        row.check(_configured(row, settings))
     except ConfigError as error:
         return _with(tuning, f"{name} stays {_short(now)}: {error}")
     return Tuning(row, settings, [*tuning.lines, said])
@@ -119,7 +122,11 @@ def _current(row: Discipline, settings: Mapping[str, Any], name: str) -> Any:
         return row.order
     if name in row.knobs():
         return row.knobs()[name]
-    return getattr(row.configure(num_blocks=1, max_model_len=1, **settings), name, None)
+    return getattr(_configured(row, settings), name, None)
+
+
+def _configured(row: Discipline, settings: Mapping[str, Any]) -> SchedulerConfig:
+    return row.configure(num_blocks=1, max_model_len=1, **settings)
 
 
 def _with(tuning: Tuning, line: str) -> Tuning:

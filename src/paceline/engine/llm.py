@@ -57,6 +57,8 @@ class LLM:
         `params`: one for all, or one per prompt. `progress` shows a bar when standard error is a terminal.
         Raises RequestError, before anything runs, when one of them can never be served.
         """
+        if not isinstance(prompts, (str, Sequence)):
+            raise RequestError(f"prompts must be texts or lists of token ids, got {prompts!r}", param="prompt")
         one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         each = cast("Sequence[Prompt]", [prompts] if one else prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in each]
@@ -162,6 +164,8 @@ class LLM:
             params = SamplingParams()
         if isinstance(params, SamplingParams):
             return [params] * count
+        if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+            raise RequestError(f"params must be SamplingParams, or one for each prompt, got {params!r}", param="params")
         if len(params) != count:
             raise RequestError(f"{count} prompts came with {len(params)} parameter sets; give one each, or one for all")
         return list(params)

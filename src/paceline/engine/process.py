@@ -6,6 +6,7 @@ parent is gone, however it died, and this process ends too. Everything else goes
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -60,6 +61,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reads its files again and tells us, or ends
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     endpoint = arguments[0]
     threading.Thread(target=_end_with_parent, args=(endpoint,), daemon=True).start()

@@ -74,9 +74,10 @@ def scheduling(scheduler: Scheduler) -> str:
     """One line on how requests are scheduled."""
     row, config = scheduler.discipline, scheduler.config
     cache = "on" if config.enable_prefix_caching else "off"
+    whole = "" if config.enable_chunked_prefill else ", as prompts are taken whole"
     return (
         f"scheduling {row.name}, order {row.order}: {config.max_num_seqs:,} sequences and "
-        f"{config.max_num_batched_tokens:,} tokens a step at most, prefix cache {cache}"
+        f"{config.max_num_batched_tokens:,} tokens a step at most{whole}, prefix cache {cache}"
     )
 
 

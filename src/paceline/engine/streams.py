@@ -189,6 +189,20 @@ class RequestStream:
         self.error = RequestError(self._expired, code="request_expired", status=408)
         return False
 
+    def seconds_left(self) -> float | None:
+        """Until its time is up, counted from when it was first sent; None: it may take as long as it does."""
+        if self._timeout is None:
+            return None
+        return self._timeout - (0.0 if self._sent is None else self._clock() - self._sent)
+
+    def expire(self) -> None:
+        """Its time is up and no engine has said so."""
+        said = f"not done within its {self._timeout:g} seconds; the engine does not answer"
+        for stream in self.sequences:
+            if stream.finish_reason is None and self.error is None:
+                ended = messages.SequenceOutput(self.number, stream.index, [], FinishReason.EXPIRED.value, error=said)
+                self._expire(stream, ended)
+
     def abort(self) -> None:
         """End all unfinished sequences."""
         for stream in self.sequences:

@@ -58,6 +58,7 @@ class Supervisor:
         self._owner = owner
         self._process: EngineProcess | None = None
         self._stopping = False
+        self._ended = 0.0  # when the last process did
         self._hung = False  # the process did not answer and was ended for it
         self._task = asyncio.create_task(self._supervise(), name="paceline engine supervisor")
 
@@ -73,6 +74,8 @@ class Supervisor:
     def ready(self) -> None:
         """The process has said so."""
         self.up = True
+        if self.started.is_set():
+            logger.warning("the engine is ready again, %.1f seconds after it ended", time.monotonic() - self._ended)
         self.started.set()
 
     def send(self, message: messages.ToEngine) -> None:
@@ -117,7 +120,8 @@ class Supervisor:
                 f"the engine process ended during its start ({how}); its own messages are on standard error"
             )
             return
-        self.crashes.note(time.monotonic())
+        self._ended = time.monotonic()
+        self.crashes.note(self._ended)
         if self.crashes.too_many:
             self.failure = EngineDeadError(
                 f"the engine process ended {len(self.crashes)} times within {self.config.restart_window:g} seconds "

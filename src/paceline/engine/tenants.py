@@ -126,11 +126,12 @@ def _keys(where: str, tenants: Mapping[str, Mapping[str, Any]]) -> dict[str, str
     for name, table in tenants.items():
         keys = table.get("keys", [])
         if not isinstance(keys, list):
-            raise ConfigError(f"{where}tenants.{name}.keys", type(keys).__name__, "a list of keys")
+            raise ConfigError(f"{where}tenants.{name}.keys", "...", 'a list of keys: ["..."]')
         for index, key in enumerate(keys):
             place = f"{where}tenants.{name}.keys[{index}]"
             if not isinstance(key, str) or not key.strip():
-                raise ConfigError(place, type(key).__name__, f'a non-empty text, or "{HASHED}" and a digest in hex')
+                empty = key if isinstance(key, str) else "..."
+                raise ConfigError(place, empty, f'a non-empty text, or "{HASHED}" and a digest in hex')
             digest = key[len(HASHED) :].lower() if key.startswith(HASHED) else digest_of(key)
             if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
                 raise ConfigError(place, key, f'"{HASHED}" and 64 hexadecimal digits')

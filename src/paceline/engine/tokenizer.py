@@ -111,6 +111,7 @@ def load_tokenizer(source: str | Path, chat_template: str | None = None) -> Toke
     if chat_template is not None:
         names = tokenizer.chat_template.names if tokenizer.chat_template else {}
         tokenizer.chat_template = ChatTemplate(_template_source(chat_template), names)
+        tokenizer.chat_template.check()
     return tokenizer
 
 

@@ -67,6 +67,7 @@ class DiskBlocks:
         self._writing: dict[bytes, Future[bool]] = {}
         self._lost: list[bytes] = []
         self._warned = False
+        self._damaged = 0
 
     def _take_lock(self, path: str) -> BinaryIO:
         """Two engines would delete each other's blocks."""
@@ -162,7 +163,9 @@ class DiskBlocks:
             reason = "it is not what was written"
         except OSError as error:
             reason = str(error.strerror)
-        logger.warning("%s: ignored, and computed again: %s", path, reason)
+        self._damaged += 1
+        if self._damaged == 1:  # what is wrong with one is wrong with many; the counts are in the metrics
+            logger.warning("%s: ignored, and computed again: %s; others like it are not named", path, reason)
         path.unlink(missing_ok=True)
         return False
 

@@ -73,6 +73,8 @@ def size_kv(
     token = bytes_per_token(layers, dtype)
     length = config.max_model_len or max_positions
     if config.num_blocks is not None:
+        if config.max_model_len is None:
+            length = min(length, config.num_blocks * config.block_size)
         return KVSize(config.num_blocks, config.block_size, token, length)
     memory = kv_bytes(config, device, working)
     num_blocks = memory // (token * config.block_size)

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from paceline.errors import RequestError
-from paceline.server.errors import ClientGone, from_validation
+from paceline.server.errors import ClientGone
+from paceline.server.validation import first_fault
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -60,7 +61,7 @@ def validate(schema: type[Schema], value: dict[str, Any]) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise first_fault(error.errors(include_url=False)) from None
 
 
 def _too_large(limit: int) -> RequestError:

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from paceline.errors import EngineDeadError, RequestError
+from paceline.server.validation import first_fault
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +65,6 @@ def describe(error: Exception) -> tuple[str, int, str | None, str | None]:
     return "the server failed on this request; its log says why", 500, None, "internal_error"
 
 
-def from_validation(error: ValidationError) -> RequestError:
-    """The first thing wrong with a body, naming the field."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join(str(part) for part in first["loc"])
-    param = str(first["loc"][0]) if first["loc"] else None
-    if first["type"] == "missing":
-        return RequestError(f"{path} is required", param=param)
-    return RequestError(f"{path}: {first['msg']}" if path else first["msg"], param=param)
-
-
 def install_error_handlers(app: FastAPI) -> None:
     """Make every way a request can fail answer in the one shape."""
 
@@ -89,11 +80,16 @@ def install_error_handlers(app: FastAPI) -> None:
         }.get(error.status_code, str(error.detail))
         return error_response(message, error.status_code, headers=error.headers)
 
+    async def on_wrong_query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return await on_error(request, first_fault(error.errors()))
+
     async def on_client_gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
 
     app.add_exception_handler(RequestError, on_error)
     app.add_exception_handler(EngineDeadError, on_error)
+    app.add_exception_handler(RequestValidationError, on_wrong_query)
     app.add_exception_handler(ClientGone, on_client_gone)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_error)

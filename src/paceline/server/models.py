@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validat
 
 from paceline.core.params import MAX_LOGPROBS, SamplingParams
 from paceline.errors import RequestError
+from paceline.server.validation import shown
 
 _PROMPT_SCHEMA = {
     "anyOf": [
@@ -168,11 +169,13 @@ class Message(BaseModel):
         for part in self.content:
             kind = part.get("type", "text")
             text = part.get("refusal" if kind == "refusal" else "text")
-            if kind not in ("text", "refusal", "input_text", "output_text") or not isinstance(text, str):
+            if kind not in ("text", "refusal", "input_text", "output_text"):
                 raise RequestError(
                     f"content parts of type {str(kind)[:40]!r} are not served; this model reads text only",
                     param="messages",
                 )
+            if not isinstance(text, str):
+                raise RequestError(f"a content part of type {kind!r} needs a text, got {shown(text)}", param="messages")
             texts.append(text)
         return "\n".join(texts)
 

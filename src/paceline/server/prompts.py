@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from paceline.engine.async_engine import AsyncEngine
 from paceline.errors import RequestError
 from paceline.server.models import ChatTemplateBody
+from paceline.server.validation import shown
 
 MAX_PROMPTS = 1024
 _RESERVED = frozenset({"messages", "add_generation_prompt"})
@@ -37,7 +38,7 @@ def split_prompts(prompt: Any) -> list[str | list[int]]:
     kind = type(prompts[0])
     for one in prompts:
         if type(one) is not kind or not (kind is str or (kind is list and _is_tokens(one))):
-            raise _wrong_form(one)
+            raise _wrong_form(prompt if kind is int else one)
         if not one:
             raise RequestError("prompt must not be empty", param="prompt")
     return prompts
@@ -116,6 +117,6 @@ def _is_tokens(value: Any) -> bool:
 def _wrong_form(value: Any) -> RequestError:
     return RequestError(
         "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids; "
-        f"found {type(value).__name__}",
+        f"got {shown(value)}",
         param="prompt",
     )

@@ -16,11 +16,12 @@ import uvicorn
 
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.config import EngineConfig
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, EngineDeadError
 from paceline.server.app import create_app
 from paceline.server.config import ServerConfig
 
 log = logging.getLogger(__name__)
+LAST_WORDS = 5  # seconds clients get to read their answers once requests are ended
 Progress = Callable[[str], None]
 Ready = Callable[[AsyncEngine, ServerConfig], None]
 
@@ -45,14 +46,24 @@ async def serve(engine_config: EngineConfig, config: ServerConfig, progress: Pro
         engine = await signals.interruptible(AsyncEngine.start(engine_config, progress))
         try:
             server = _server(engine, bound)
-            signals.attach(server)
+            signals.attach(server, lambda: engine.shutdown(bound.shutdown_grace))
             signals.reload_with(engine)
             with _port_errors(config.host, bound.port):
                 listener.listen(2048)
             ready(engine, bound)
+            died = asyncio.create_task(_end_with(engine, server))
             await server.serve(sockets=[listener])
+            died.cancel()
         finally:
             await engine.shutdown(0.0)  # what wanted to finish has finished, or had its time
+        if engine.died.is_set():
+            raise EngineDeadError(engine.state)
+
+
+async def _end_with(engine: AsyncEngine, server: uvicorn.Server) -> None:
+    """A server whose engine is gone for good ends too, so that whoever watches it can start another."""
+    await engine.died.wait()
+    server.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -95,7 +106,7 @@ def _server(engine: AsyncEngine, config: ServerConfig) -> uvicorn.Server:
         ws="none",
         server_header=False,
         timeout_keep_alive=65,
-        timeout_graceful_shutdown=max(1, round(config.shutdown_grace)),
+        timeout_graceful_shutdown=round(config.shutdown_grace) + LAST_WORDS,
     )
     return _Server(settings)
 
@@ -115,6 +126,8 @@ class _Signals:
         self._number = 0
         self._server: uvicorn.Server | None = None
         self._starting: asyncio.Task[AsyncEngine] | None = None
+        self._drain: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._draining: asyncio.Task[None] | None = None
 
     def handle(self, number: int) -> None:
         self._number = number
@@ -123,10 +136,13 @@ class _Signals:
         if self._server is not None:
             self._server.force_exit = self._server.should_exit
             self._server.should_exit = True
+            if self._draining is None and self._drain is not None:
+                self._draining = asyncio.create_task(self._drain())
             log.info("stopping: running requests may finish; a second signal ends them")
 
-    def attach(self, server: uvicorn.Server) -> None:
-        self._server = server
+    def attach(self, server: uvicorn.Server, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """From now on a signal ends the server; `drain` lets requests finish that are in time, and ends the rest."""
+        self._server, self._drain = server, drain
         server.should_exit = bool(self._number)
 
     def reload_with(self, engine: AsyncEngine) -> None:
@@ -154,7 +170,7 @@ def reload_tenants(engine: AsyncEngine) -> None:
     except ConfigError as error:
         log.error("the tenants and quotas stay as they were: %s", error)
     else:
-        log.info("read %s again: %d tenants", engine.tenants.path, len(engine.tenants.quotas.tenants))
+        log.info("read %s again; tenants in it: %d", engine.tenants.path, len(engine.tenants.quotas.tenants))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from paceline.server.generation import Generation
 from paceline.server.metrics import Metrics
 from paceline.server.models import Body, GenerationBody
 from paceline.server.prompts import PromptTokens
-from paceline.server.unsupported import UnknownFields, refuse_unsupported
+from paceline.server.unsupported import UnknownFields, refuse_misspelt, refuse_unsupported
 
 Schema = TypeVar("Schema", bound=Body)
 DEFAULT_TENANT = "default"  # of requests without a key of a tenant's and without `user`
@@ -42,6 +42,7 @@ class Service:
         body = validate(schema, parse_json(raw))
         self.check_model(body.model)
         refuse_unsupported(body.model_extra, getattr(body, "n", None))
+        refuse_misspelt(body.model_extra, schema.model_fields)
         self.unknown.note(body.model_extra)
         return body
 

@@ -31,10 +31,11 @@ async def model(model: str, service: TheService) -> Response:
     return JSON(_card(service).model_dump())
 
 
-@router.api_route("/health", methods=["GET", "HEAD"])
+@router.head("/health", include_in_schema=False)
+@router.get("/health")
 async def health(service: TheService) -> Response:
     if not service.engine.is_healthy:
-        return error_response("the engine is not ready", 503, code="engine_unavailable")
+        return error_response(service.engine.state, 503, code="engine_unavailable")
     return JSON({"status": "ok"})
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from paceline.errors import RequestError
@@ -39,7 +41,14 @@ _HARMLESS: dict[str, tuple[list[Any], str]] = {
     "allowed_token_ids": ([None], "a whitelist of tokens is not supported; logit_bias may do"),
     "bad_words": ([None, []], "banned words are not supported; logit_bias may do"),
     "truncate_prompt_tokens": ([None], "prompts are not shortened by the server"),
+    "echo": ([None, False], "a chat's messages are not repeated in its answer"),
 }
+
+# Of the API, and without a meaning here that could change an answer.
+_WITHOUT_EFFECT = frozenset(
+    {"metadata", "store", "service_tier", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "verbosity"}
+)
+ALIKE = 0.85  # likeness of two names from which on one is taken for a slip of the other
 
 
 def refuse_unsupported(extra: dict[str, Any] | None, n: int | None = None) -> None:
@@ -51,6 +60,14 @@ def refuse_unsupported(extra: dict[str, Any] | None, n: int | None = None) -> No
             raise RequestError(f"{name}: {_HARMLESS[name][1]}", param=name, code="unsupported_parameter")
 
 
+def refuse_misspelt(extra: dict[str, Any] | None, known: Iterable[str]) -> None:
+    """RequestError for a field that is nearly one of ours: ignoring it would answer another question than asked."""
+    names = {*known, *_HARMLESS, *_WITHOUT_EFFECT}
+    for name in extra or {}:
+        if name not in names and (close := get_close_matches(name, names, 1, ALIKE)):
+            raise RequestError(f"{name}: there is no such field; did you mean {close[0]}?", param=name)
+
+
 class UnknownFields:
     """Says once per field name that it is ignored, so that a typo is found and a log is not flooded."""
 
@@ -59,7 +76,7 @@ class UnknownFields:
 
     def note(self, extra: dict[str, Any] | None) -> None:
         for name in extra or {}:
-            if name in _HARMLESS or name in self._seen or len(self._seen) >= 256:
+            if name in _HARMLESS or name in _WITHOUT_EFFECT or name in self._seen or len(self._seen) >= 256:
                 continue
             self._seen.add(name)
             log.warning("ignoring unknown field %r of a request", name[:80])
