@@ -62,8 +62,7 @@ class Driven:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            start_new_session=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            preexec_fn=lambda: _apart(cores),
             env={**os.environ, "OMP_NUM_THREADS": str(len(cores)), "TOKENIZERS_PARALLELISM": "false"},
         )
         self._name = f"{one.driver} ({log})"
@@ -109,6 +108,12 @@ class Driven:
 
     def _stop(self) -> None:
         os.killpg(self._process.pid, signal.SIGSTOP)
+
+
+def _apart(cores: Sequence[int]) -> None:
+    """A process group of its own, to be stopped as a whole, in this session, whose priority it shares."""
+    os.setpgrp()
+    os.sched_setaffinity(0, cores)
 
 
 def export_openvino(python: Path, source: Path, target: Path) -> None:
