@@ -12,10 +12,11 @@ from paceline.core.plan import StepPlan, StepResult
 from paceline.core.scheduler import Scheduler
 from paceline.engine import core_loop, messages
 from paceline.sim import replica as replica_module
-from paceline.sim.cluster import ReplicaSpec, simulate
+from paceline.sim.cluster import RETURNS, SLOWS, Fault, ReplicaSpec, simulate
 from paceline.sim.latency import StepTimes, shape_of
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import Replica
+from paceline.sim.router import router
 from paceline.workload.requests import Workload
 from tests.sim.samples import azure, shared_prefixes, short, spec, trace
 
@@ -137,6 +138,26 @@ def test_steps_taken_together_are_the_steps_taken_one_by_one(name: str, load: st
     assert slow.usage.steps == fast.usage.steps
     if name in ("paceline", "vllm", "orca"):
         assert fast.usage.fast_steps > 0
+
+
+@pytest.mark.parametrize("load", ["azure conversation", "shared prefixes"])
+def test_faults_find_steps_taken_together_as_they_find_steps_taken_one_by_one(load: str) -> None:
+    workload, kind = LOADS[load](), small("paceline")
+    times = np.quantile(workload.times(), [0.2, 0.35, 0.5, 0.7, 0.8]).tolist()
+    faults = [
+        Fault(times[0], 0, SLOWS, 1.7),
+        Fault(times[1], 1),
+        Fault(times[2], 1, RETURNS),
+        Fault(times[3], 0),
+        Fault(times[4], 0, RETURNS),
+    ]
+    slow, fast = (simulate(workload, kind, 3, router("least-load"), faults, fast=way) for way in (False, True))
+    for column in ("scheduled", "started", "first", "last", "outcome", "tokens", "cached", "preemptions", "replica"):
+        np.testing.assert_array_equal(getattr(slow.log, column), getattr(fast.log, column), err_msg=column)
+    for name in slow.counters.keys() - {"steps", "scheduled_tokens"}:  # but for the steps that a death cuts off
+        assert slow.counters[name] == fast.counters[name], name
+    assert slow.log.gaps.total == pytest.approx(fast.log.gaps.total)
+    assert slow.log.gaps.counts.sum() == fast.log.gaps.counts.sum()
 
 
 def test_the_simulator_waits_as_long_as_the_engine_before_it_asks_again() -> None:
