@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core.replay import STALL_STEPS, main, replay
+from paceline.core.replay import STALL_STEPS, drawn, main, replay, tabulated
 from paceline.core.replay_script import parse_script, read_script
 from paceline.errors import ConfigError
 
@@ -114,7 +114,7 @@ def test_a_script_without_requests_is_only_a_summary() -> None:
         (changed({"nosuch": 1}), "config: 'nosuch' .* a known key: .*block_size"),
         (changed({"block_size": "4"}), "config.block_size: '4' .* a whole number"),
         (changed({"block_size": True}), "config.block_size: True"),
-        (changed({"block_size": 0}), "--block-size: 0"),
+        (changed({"block_size": 0}), "config.block_size: 0"),
         (changed({"watermark": "much"}), "config.watermark: 'much'"),
         (changed({"enable_prefix_caching": 1}), "config.enable_prefix_caching: 1 .* true or false"),
         (changed({"discipline": "nosuch"}), "config.discipline: 'nosuch' .* paceline"),
@@ -125,7 +125,10 @@ def test_a_script_without_requests_is_only_a_summary() -> None:
         (changed(request={"prompt": "text"}), r"requests\[0\].prompt: 'text' .* a list of token ids"),
         (changed(request={"prompt": [1, -2]}), r"requests\[0\].prompt"),
         (changed(request={"prompt": [2**31]}), r"requests\[0\].prompt"),
-        (changed(request={"prompt_len": 3}), r"requests\[0\]: 'a' .* either prompt or prompt_len"),
+        (
+            changed(request={"prompt_len": 3}),
+            r"requests\[0\] .*: '(prompt and prompt_len|neither)' .* just one of prompt",
+        ),
         (changed(request={"output_len": 0}), r"requests\[0\].output_len: 0 .* at least 1"),
         (changed(request={"output_len": 1.5}), r"requests\[0\].output_len: 1.5"),
         (changed(request={"output_tokens": ["x"]}), r"requests\[0\].output_tokens"),
@@ -163,6 +166,45 @@ def test_a_broken_line_is_named() -> None:
         read_script(json.dumps(SMALL["config"]) + "\n{oops\n")
     with pytest.raises(ConfigError, match="script"):
         read_script("\n\n")
+
+
+def test_what_the_script_or_the_flags_say_is_named_as_it_was_said() -> None:
+    for script, flags, part in (
+        (changed(request={"prompt_len": 3}), {}, r"requests\[0\] \(id 'a'\): 'prompt and prompt_len' .* just one of"),
+        (
+            changed({"max_num_batched_tokens": 3}),
+            {},
+            r"config\.max_num_batched_tokens: 3 .* config\.max_num_seqs \(4\)",
+        ),
+        (changed({"growth": -1}), {}, r"config\.growth: -1 .* at least 0, or null"),
+        (SMALL, {"knobs": {"growth": -1}}, "--knob growth: -1"),
+        (SMALL, {"knobs": {"age": 1}}, "--knob: 'age' .* a knob of paceline"),
+        (SMALL, {"order": "nosuch"}, "--order: 'nosuch'"),
+    ):
+        with pytest.raises(ConfigError, match=part):
+            list(replay(script, **flags))
+
+
+def test_order_and_knobs_of_flags_go_before_the_scripts() -> None:
+    knobs = {"age": 2.0, "max_num_seqs": 1}
+    *lines, last = replay(changed({"order": "edf", "max_num_seqs": 4}), order="priority", knobs=knobs)
+    assert last["summary"]["order"] == "priority"
+    assert all(len(line["running"]) <= 1 for line in lines)
+
+
+def test_the_sequences_of_a_request_share_its_prompt() -> None:
+    *lines, last = replay(changed(request={"prompt": [1, 2, 3, 4, 5], "n": 3}))
+    assert last["summary"]["finished"] == 4 and last["summary"]["cache_hit_tokens"] >= 8
+    assert {"a", "a#1", "a#2"} <= {name for line in lines for name in line["finished"]}
+    assert "fork" in lines[0]["why"]["a#1"]
+    drawn(changed(request={"n": 2}), [""])
+    assert tabulated(changed(request={"n": 2}), [""])
+    twice = {
+        "config": SMALL["config"],
+        "requests": [{"id": "a", "prompt_len": 2, "n": 2}, {"id": "a#1", "prompt_len": 2}],
+    }
+    with pytest.raises(ConfigError, match="unique"):
+        parse_script(twice)
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -36,6 +36,11 @@ app.command()(plan)
 def replay(
     script: Annotated[str, typer.Argument(help="JSON or JSON lines; - reads standard input.")],
     discipline: Annotated[str | None, typer.Option(help="Play it under this discipline instead.")] = None,
+    order: Annotated[str | None, typer.Option(help="Play it under this order instead.")] = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(help="A number of the discipline's or the order's, instead; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
     blocks: Annotated[bool, typer.Option("--blocks", help="Show the block ids of running sequences.")] = False,
     timing: Annotated[bool, typer.Option("--timing", help="Show microseconds of schedule and complete.")] = False,
     requests: Annotated[
@@ -58,7 +63,7 @@ def replay(
         text = sys.stdin.read() if script == "-" else Path(script).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("SCRIPT", script, f"a text file that can be read ({error})") from None
-    return show(text, discipline, table, picture, blocks=blocks, timing=timing, requests=requests)
+    return show(text, discipline, table, picture, order, knob, blocks=blocks, timing=timing, requests=requests)
 
 
 @app.command()

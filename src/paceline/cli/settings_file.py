@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -10,11 +9,14 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from paceline.cli.sizes import parse_size, parse_space
+from paceline.core.knob_values import parse_knobs
 from paceline.errors import ConfigError
 
 SIZES = ("kv_cache_memory", "max_body_size", "disk_kv_size")
 OTHER_NAMES = {"api_key": "api_keys", "knob": "knobs"}
 LARGEST_FILE = 2**20  # bytes
+
+__all__ = ["parse_knobs", "read_settings"]
 
 
 def read_settings(path: str, kinds: Iterable[type[Any]], extra: Mapping[str, type[Any]]) -> dict[str, Any]:
@@ -33,28 +35,6 @@ def read_settings(path: str, kinds: Iterable[type[Any]], extra: Mapping[str, typ
             raise ConfigError(f"--config {path}", key, "made of known settings: " + ", ".join(sorted(hints)))
         found[name] = _checked(f"{path}: {key}", name, value, hints[name])
     return found
-
-
-def parse_knobs(texts: Iterable[str]) -> dict[str, Any]:
-    """NAME=VALUE each; a value is JSON (16, 0.5, true, [128, 512]), or else a word. ConfigError for anything else."""
-    knobs: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals or not name.isidentifier():
-            raise ConfigError("--knob", text, "NAME=VALUE, such as growth=16; 'paceline disciplines NAME' lists them")
-        if name in knobs:
-            raise ConfigError("--knob", text, f"given once: {name} is set before")
-        knobs[name] = _value(value.strip())
-    return knobs
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {"True": True, "False": False, "None": None}.get(text, text)
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _read(path: Path) -> dict[Any, Any]:

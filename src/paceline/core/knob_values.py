@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paceline.core.admissions.whole_life import RESERVES
@@ -81,6 +82,28 @@ def checked(where: str, name: str, value: Any, default: Any, kind: str) -> Any:
     if default is not None and type(value) is not type(default) and not _both_mappings(value, default):
         raise ConfigError(where, value, allowed(name, default, kind))
     return value
+
+
+def parse_knobs(texts: Iterable[str]) -> dict[str, Any]:
+    """NAME=VALUE each; a value is JSON (16, 0.5, true, [128, 512]), or else a word. ConfigError for anything else."""
+    knobs: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise ConfigError("--knob", text, "NAME=VALUE, such as growth=16; 'paceline disciplines NAME' lists them")
+        if name in knobs:
+            raise ConfigError("--knob", text, f"given once: {name} is set before")
+        knobs[name] = _typed(value.strip())
+    return knobs
+
+
+def _typed(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _names(kind: str) -> list[str]:

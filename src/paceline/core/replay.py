@@ -17,9 +17,10 @@ import numpy as np
 
 from paceline.core.account import report
 from paceline.core.disciplines import discipline as discipline_named
+from paceline.core.knob_values import parse_knobs
 from paceline.core.plan import StepPlan, StepResult
 from paceline.core.replay_picture import draw, panel
-from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script
+from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script, script_names
 from paceline.core.replay_table import header, table_row
 from paceline.core.request import FinishReason, Sequence, StepEvents
 from paceline.core.scheduler import Scheduler
@@ -36,12 +37,15 @@ def replay(
     blocks: bool = False,
     timing: bool = False,
     requests: bool = False,
+    order: str | None = None,
+    knobs: dict[str, Any] | None = None,
 ) -> Iterator[Line]:
     """One line per step, then {"summary": ...}. ConfigError for a script that makes no sense.
 
-    `blocks`, `timing`: more in every line; `requests`: where each sequence's time went, in the summary.
+    `discipline`, `order`, `knobs`: in the place of the script's. `blocks`, `timing`: more in every line; `requests`:
+    where each sequence's time went, in the summary.
     """
-    return Replay(parse_script(script, discipline), blocks, timing, requests).lines()
+    return Replay(parse_script(script, discipline, order, knobs), blocks, timing, requests).lines()
 
 
 class Replay:
@@ -50,7 +54,8 @@ class Replay:
     def __init__(self, script: Script, blocks: bool = False, timing: bool = False, requests: bool = False) -> None:
         self.script = script
         row = discipline_named(script.discipline, script.order).with_knobs(script.knobs, where="config.")
-        self.scheduler = Scheduler(script.scheduler, row)
+        with script_names():
+            self.scheduler = Scheduler(script.scheduler, row)
         if script.quotas is not None:
             self.scheduler.set_quotas(script.quotas, 0.0)
         self._arrivals = sorted(script.requests, key=lambda request: request.arrival_step)
@@ -198,23 +203,26 @@ class Replay:
         return summary
 
 
-def tabulated(script: dict[str, Any], disciplines: list[str]) -> list[str]:
-    """The lines of a table in which each discipline's schedule is a row; "": the script's own discipline."""
+def tabulated(script: dict[str, Any], disciplines: list[str], **more: Any) -> list[str]:
+    """The lines of a table in which each discipline's schedule is a row; "": the script's own discipline.
+
+    `more`: order and knobs, as of `replay`.
+    """
     rows = []
     for name in disciplines:
-        played = Replay(parse_script(script, name or None))
-        prompts = {request.id: int(request.prompt.size) for request in played.script.requests}
+        played = Replay(parse_script(script, name or None, **more))
+        prompts = played.script.prompt_lengths()
         rows.append((played.scheduler.discipline.name, table_row(played.lines(), prompts)))
     longest = max(len(row.steps) for _, row in rows)
     return [*header(longest, rows[0][1].done), *(row.markdown(name, longest) for name, row in rows)]
 
 
-def drawn(script: dict[str, Any], disciplines: list[str]) -> str:
-    """An SVG in which each discipline's schedule is a panel; "": the script's own discipline."""
+def drawn(script: dict[str, Any], disciplines: list[str], **more: Any) -> str:
+    """An SVG in which each discipline's schedule is a panel; otherwise as `tabulated`."""
     panels = []
     for name in disciplines:
-        played = Replay(parse_script(script, name or None))
-        prompts = {request.id: int(request.prompt.size) for request in played.script.requests}
+        played = Replay(parse_script(script, name or None, **more))
+        prompts = played.script.prompt_lengths()
         slots = played.script.scheduler.max_num_seqs
         panels.append(panel(played.scheduler.discipline.name, played.lines(), prompts, slots))
     return draw(panels)
@@ -225,6 +233,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("paceline replay", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("script", help="JSON or JSON lines; - reads standard input")
     parser.add_argument("--discipline", help="a row of the table; default: the script's, else paceline")
+    parser.add_argument("--order", help="who is next; default: the script's, else the discipline's own")
+    parser.add_argument(
+        "--knob", action="append", metavar="NAME=VALUE", help="in the place of the script's; repeatable"
+    )
     parser.add_argument("--table", action="store_true", help="print one line of a table instead, of several rows (A,B)")
     parser.add_argument("--picture", metavar="FILE.svg", help="draw it instead, several rows (A,B) below each other")
     parser.add_argument("--blocks", action="store_true", help="show every running sequence's block ids")
@@ -240,21 +252,32 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def show(text: str, discipline: str | None, table: bool, picture: str | None, **more: bool) -> int:
-    """Print, or draw, the replay of a script's text, with `more` in its lines; returns the exit status."""
+def show(
+    text: str,
+    discipline: str | None,
+    table: bool,
+    picture: str | None,
+    order: str | None = None,
+    knob: list[str] | None = None,
+    blocks: bool = False,
+    timing: bool = False,
+    requests: bool = False,
+) -> int:
+    """Print, or draw, the replay of a script's text, with `blocks` and so on in its lines; returns the exit status."""
     script, names = read_script(text), (discipline or "").split(",")
+    by_flags: dict[str, Any] = {"order": order, "knobs": parse_knobs(knob or ())}
     if picture is not None:
-        text = drawn(script, names)
+        text = drawn(script, names, **by_flags)
         try:
             Path(picture).write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError("--picture", picture, f"a file that can be written ({error.strerror})") from None
         return 0
     if table:
-        print("\n".join(tabulated(script, names)))
+        print("\n".join(tabulated(script, names, **by_flags)))
         return 0
     line: Line = {}
-    for line in replay(script, discipline, **more):
+    for line in replay(script, discipline, blocks, timing, requests, **by_flags):
         print(json.dumps(line))
     return int(line.get("summary", {}).get("stalled", False))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,10 +15,10 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.disciplines import ALIASES, DISCIPLINES
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.orders import ORDERS
-from paceline.core.params import SamplingParams
+from paceline.core.params import MAX_N, SamplingParams
 from paceline.core.quota_table import QUOTA_KEYS, parse_quotas
 from paceline.core.quotas import Quotas
-from paceline.core.request import IntArray, Request
+from paceline.core.request import IntArray, Request, sequence_id
 from paceline.errors import ConfigError
 
 REQUIRED = object()
@@ -59,9 +61,13 @@ class ScriptRequest:
     timeout: float | None = None
     abort_step: int | None = None
     abort_when: str = "before"
+    n: int = 1  # sequences, which share the prompt; the fake model gives all of them the same tokens
+
+    def sequence_ids(self) -> list[str]:
+        return [sequence_id(self.id, index) for index in range(self.n)]
 
     def request(self) -> Request:
-        params = SamplingParams(max_tokens=int(self.output.size), ignore_eos=True, temperature=0.0)
+        params = SamplingParams(n=self.n, max_tokens=int(self.output.size), ignore_eos=True, temperature=0.0)
         return Request(
             id=self.id,
             prompt=self.prompt,
@@ -89,6 +95,10 @@ class Script:
     knobs: dict[str, Any] = field(default_factory=dict)  # numbers of the discipline's objects, by name
     quotas: Quotas | None = None
     requests: list[ScriptRequest] = field(default_factory=list)
+
+    def prompt_lengths(self) -> dict[str, int]:
+        """Sequence id -> tokens of its prompt."""
+        return {name: int(request.prompt.size) for request in self.requests for name in request.sequence_ids()}
 
 
 def read_script(text: str) -> dict[str, Any]:
@@ -118,8 +128,13 @@ def _config_line(line: Any) -> Any:
     return line["config"] if isinstance(line, dict) and set(line) == {"config"} else line
 
 
-def parse_script(script: Any, discipline: str | None = None) -> Script:
-    """Check a script and fill in what it leaves out. ConfigError names the key, its value and what is allowed."""
+def parse_script(
+    script: Any, discipline: str | None = None, order: str | None = None, knobs: Mapping[str, Any] | None = None
+) -> Script:
+    """Check a script and fill in what it leaves out. ConfigError names the key, its value and what is allowed.
+
+    `discipline`, `order`, `knobs`: in the place of the script's, by flags.
+    """
     if not isinstance(script, dict):
         raise ConfigError("script", type(script).__name__, "a JSON object with config and requests")
     for key in script:
@@ -129,7 +144,7 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
     if not isinstance(config, dict):
         raise ConfigError("config", config, "a JSON object")
     settings: dict[str, Any] = {"num_blocks": DEFAULT_BLOCKS}
-    knobs: dict[str, Any] = {}
+    row_knobs: dict[str, Any] = {}
     own: dict[str, Any] = {"discipline": "paceline", "order": None, "max_steps": 100_000, "step_time": 1.0}
     own["quotas"] = None
     for key in own.keys() & config.keys():
@@ -138,7 +153,10 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
     _one_of("config.discipline", name, [*DISCIPLINES, *ALIASES])
     if own["order"] is not None:
         _one_of("config.order", own["order"], ORDERS)
-    row = discipline_named(name, own["order"])
+    row = discipline_named(name, own["order"] if order is None else order)
+    if knobs:
+        row.with_knobs({key: value for key, value in knobs.items() if key not in SCHEDULER_KEYS})
+        config = {**config, **knobs}
     known = row.knobs()
     for key, value in config.items():
         if key in own:
@@ -148,26 +166,49 @@ def parse_script(script: Any, discipline: str | None = None) -> Script:
             if key in MOST and settings[key] > MOST[key]:
                 raise ConfigError(f"config.{key}", value, f"at most {MOST[key]}")
         elif key in known:
-            knobs[key] = value
+            row_knobs[key] = value
         else:
             raise ConfigError("config", key, "a known key: " + ", ".join(sorted([*own, *SCHEDULER_KEYS, *known])))
     requests = script.get("requests", [])
     if not isinstance(requests, list):
         raise ConfigError("requests", type(requests).__name__, "a list")
-    scheduler = row.configure(**settings)
+    with script_names():
+        scheduler = row.configure(**settings)
     if scheduler.max_num_seqs * scheduler.max_model_len > MOST_CELLS:
         allowed = f"at most {MOST_CELLS // scheduler.max_model_len} with max_model_len {scheduler.max_model_len}"
         raise ConfigError("config.max_num_seqs", scheduler.max_num_seqs, allowed)
     return Script(
         scheduler=scheduler,
         discipline=name,
-        order=own["order"],
+        order=own["order"] if order is None else order,
         max_steps=_whole("config.max_steps", own["max_steps"], 1, MOST_STEPS),
         step_time=_number("config.step_time", own["step_time"], 0.0),
-        knobs=knobs,
+        knobs=row_knobs,
         quotas=None if own["quotas"] is None else _quotas(own["quotas"]),
         requests=_requests(requests),
     )
+
+
+@contextmanager
+def script_names() -> Iterator[None]:
+    """Settings that are refused are named as a script has them, `config.block_size`, not by their flags."""
+    try:
+        yield
+    except ConfigError as error:
+        if not error.setting.startswith("--"):
+            raise
+        raise ConfigError(
+            _key(error.setting), error.value, _FLAG.sub(lambda found: _key(found[0]), error.allowed)
+        ) from None
+
+
+_FLAG = re.compile(r"--[a-z][a-z-]+")
+
+
+def _key(flag: str) -> str:
+    """The script's key of a flag; a flag that is none, such as --knob NAME, as it is."""
+    name = flag[2:].replace("-", "_")
+    return f"config.{name}" if name.isidentifier() else flag
 
 
 def _quotas(value: Any) -> Quotas:
@@ -195,15 +236,16 @@ def _requests(items: list[Any]) -> list[ScriptRequest]:
         if unknown := set(item) - _REQUEST_KEYS:
             raise ConfigError(where, sorted(unknown)[0], "an object with keys of " + ", ".join(sorted(_REQUEST_KEYS)))
         request, fresh = _request(where, item, index, fresh)
-        if request.id in seen:
+        names = set(request.sequence_ids())
+        if names & seen:
             raise ConfigError(f"{where}.id", request.id, "unique in the script")
-        seen.add(request.id)
+        seen |= names
         parsed.append(request)
     return parsed
 
 
 _REQUEST_KEYS = {
-    "abort_step", "abort_when", "arrival_step", "arrival_time", "cache_salt", "id",
+    "abort_step", "abort_when", "arrival_step", "arrival_time", "cache_salt", "id", "n",
     "output_hint", "output_len", "output_tokens", "priority", "prompt", "prompt_len", "queue_timeout", "tenant",
     "timeout", "tpot_target", "ttft_target",
 }  # fmt: skip
@@ -211,7 +253,9 @@ _REQUEST_KEYS = {
 
 def _request(where: str, item: dict[str, Any], index: int, fresh: int) -> tuple[ScriptRequest, int]:
     if ("prompt" in item) == ("prompt_len" in item):
-        raise ConfigError(where, item.get("id", index), "given either prompt or prompt_len")
+        found = [key for key in ("prompt", "prompt_len") if key in item]
+        allowed = "an object with just one of prompt (token ids) and prompt_len (how many)"
+        raise ConfigError(f"{where} (id {item.get('id', index)!r})", " and ".join(found) or "neither", allowed)
     if "prompt" in item:
         prompt = _tokens(f"{where}.prompt", item["prompt"])
     else:
@@ -240,6 +284,7 @@ def _request(where: str, item: dict[str, Any], index: int, fresh: int) -> tuple[
         **targets,
         output_hint=None if hint is None else _whole(f"{where}.output_hint", hint, 1),
         abort_step=None if abort is None else _whole(f"{where}.abort_step", abort, 0),
+        n=_whole(f"{where}.n", item.get("n", 1), 1, MAX_N),
         abort_when=_one_of(f"{where}.abort_when", item.get("abort_when", "before"), ("before", "mid")),
     ), fresh
 
