@@ -152,7 +152,7 @@ def random_ask(random: Random, name: str, config: SchedulerConfig, bases: list[t
 
 
 # Values that make things happen in short runs.
-KNOBS = {"growth": (0, 1, 4), "most": (0, 1, 3), "window": (2, 3), "clip": (0, 2)}
+KNOBS = {"growth": (0, 1, 4), "most": (0, 1, 3), "window": (2, 3), "clip": (1, 2)}
 
 
 def random_knobs(random: Random, discipline: str) -> dict[str, Any]:
