@@ -150,7 +150,7 @@ def parse_script(
     for key in own.keys() & config.keys():
         own[key] = config[key]
     name = discipline or own["discipline"]
-    _one_of("config.discipline", name, [*DISCIPLINES, *ALIASES])
+    _one_of("--discipline" if discipline else "config.discipline", name, [*DISCIPLINES, *ALIASES])
     if own["order"] is not None:
         _one_of("config.order", own["order"], ORDERS)
     row = discipline_named(name, own["order"] if order is None else order)
