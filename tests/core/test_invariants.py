@@ -207,7 +207,7 @@ def test_the_same_inputs_give_the_same_decisions_in_any_process() -> None:
     assert expected == "\n".join(line for *pair, seed in scripts for line in log_of([seed], *pair))
     for hash_seed in ("1", "4242"):
         played = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("scripts.py"))],
+            [sys.executable, "-m", "tests.core.scripts"],
             input="".join(f"{name} {order} {seed}\n" for name, order, seed in scripts),
             capture_output=True,
             text=True,
