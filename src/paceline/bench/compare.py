@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from paceline.bench.errors import BenchError
 from paceline.bench.server_process import ServerProcess
 from paceline.bench.target import Target
-from paceline.core.disciplines import discipline
+from paceline.core.disciplines import ALIASES, DISCIPLINES, discipline
+from paceline.errors import ConfigError
 from paceline.workload.run import Finding, Run
 
 Measure = Callable[[Target, str, int], Run]
@@ -42,7 +43,13 @@ def by_discipline(names: Sequence[str], model: str, more: str) -> list[Contestan
     Each gets the settings of its own row of the table (token budget, most sequences, ...) unless `more` names them.
     """
     _distinct(names)
-    given = shlex.split(more)
+    try:
+        given = shlex.split(more)
+    except ValueError as error:
+        raise ConfigError("--serve-args", more, f"flags as in a shell ({error})") from None
+    for name in names:
+        if name not in DISCIPLINES and name not in ALIASES:
+            raise ConfigError("--disciplines", name, "some of " + ", ".join([*DISCIPLINES, *ALIASES]))
     return [
         Contestant(name, flags=(model, "--discipline", name, *_own_settings(name, given), *given)) for name in names
     ]
@@ -105,7 +112,7 @@ def _shown(runs: list[Run]) -> Run:
 
 def _distinct(names: Sequence[str]) -> None:
     if not names or not all(names):
-        raise BenchError("there is nothing to compare; name disciplines or servers")
+        raise BenchError("there is nothing to compare; name --disciplines or --base-urls")
     twice = next((name for name in names if list(names).count(name) > 1), None)
     if twice is not None:
         raise BenchError(f"{twice} is named twice")

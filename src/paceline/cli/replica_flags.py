@@ -26,7 +26,7 @@ class DeploymentFlags:
     kv_dtype: Annotated[str, flag("bf16, fp16 or fp8.")] = "bf16"
     price: Annotated[float | None, flag("Of a device, $/h; default: a round figure."), Span(0, 10**6)] = None
     engine: Annotated[str, flag("Whose step times: vllm, trtllm or roofline.")] = "vllm"
-    kv_tokens: Annotated[int | None, flag("KV capacity of a replica as a real engine reports it."), Span(1, 10**12)] = (
+    kv_tokens: Annotated[int | None, flag("KV capacity of a replica as a real engine reports it."), Span(1, 2**28)] = (
         None
     )
 
@@ -62,17 +62,17 @@ class KnobFlags:
     discipline: Annotated[str, flag("How requests are scheduled; for simulate several, to compare.")] = "paceline"
     order: Annotated[str | None, flag("Who is next; default: the discipline's.")] = None
     max_num_batched_tokens: Annotated[
-        int | None, flag("Most tokens of a step; default: the profile's, else 8192."), Span(1, 10**9)
+        int | None, flag("Most tokens of a step; default: the profile's, else 8192."), Span(1, 2**24)
     ] = None
     max_num_seqs: Annotated[
-        int | None, flag("Most sequences in the batch; default: the profile's, else 256."), Span(1, 10**6)
+        int | None, flag("Most sequences in the batch; default: the profile's, else 256."), Span(1, 2**16)
     ] = None
     long_prefill_token_threshold: Annotated[
         int, flag("Most tokens of one prompt in a step; 0: no limit."), Span(0, 10**9)
     ] = 0
-    host_memory: Annotated[float, flag("GB of host memory for KV that the device gives up."), Span(0, 10**6)] = 0.0
+    host_memory: Annotated[float, flag("GB of host memory for KV that the device gives up."), Span(0, 10**4)] = 0.0
     disk_memory: Annotated[
-        float, flag("GB of disk for KV that the host gives up; needs --host-memory."), Span(0, 10**9)
+        float, flag("GB of disk for KV that the host gives up; needs --host-memory."), Span(0, 10**4)
     ] = 0.0
     disk_bandwidth: Annotated[float, flag("GB/s of that disk."), Span(above=0, most=10**6)] = 3.0
     gpu_memory_utilization: Annotated[float, flag("Share of a device's memory to use."), Span(above=0, most=1)] = 0.9

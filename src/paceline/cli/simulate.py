@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,14 +13,14 @@ from paceline.cli.numbers import Span
 from paceline.cli.outputs import OutputFlags
 from paceline.cli.replica_flags import DeploymentFlags, KnobFlags
 from paceline.cli.workload_flags import WorkloadFlags, build
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, PacelineError
 
 
 @dataclass(frozen=True)
 class SimulateFlags(ReportedFlags, OutputFlags):
     """The cluster, and what to do with the figures."""
 
-    replicas: Annotated[int, flag("Replicas behind the router."), Span(1, 10**5)] = 1
+    replicas: Annotated[int, flag("Replicas behind the router."), Span(1, 10**4)] = 1
     profile: Annotated[Path | None, flag("Measured step times, made by `paceline profile`.")] = None
     fault: Annotated[
         list[str] | None, flag("SECONDS:REPLICA:dies, :returns or :slows:FACTOR; may be given several times.")
@@ -91,19 +92,23 @@ def _simulated(
     else:
         facts["step_times"] = f"analytic, {where.engine}: {engine(where.engine).source}"
     facts["model_id"] = profile.model if profile is not None else deployment.model.name
-    faults = [_fault(text) for text in flags.fault or []]
+    faults = [_fault(text, flags.replicas) for text in flags.fault or []]
     return run_cluster(workload, spec, flags.replicas, router(how.router, seed), faults), facts
 
 
-def _fault(text: str) -> Any:
+def _fault(text: str, replicas: int) -> Any:
     from paceline.sim.cluster import Fault
 
     parts = text.split(":")
     try:
-        at, replica, kind = float(parts[0]), int(parts[1]), parts[2]
-        return Fault(at, replica, kind, float(parts[3]) if len(parts) > 3 else 1.0)
-    except (ValueError, IndexError):
-        raise ConfigError("--fault", text, "SECONDS:REPLICA:dies, :returns or :slows:FACTOR") from None
+        fault = Fault(float(parts[0]), int(parts[1]), parts[2], float(parts[3]) if len(parts) > 3 else 1.0)
+        sensible = 0 <= fault.at < math.inf and 0 <= fault.replica < replicas and 0 < fault.factor < math.inf
+    except (ValueError, IndexError, PacelineError):
+        sensible = False
+    if not sensible:
+        last = f"a replica from 0 to {replicas - 1}, a factor above 0"
+        raise ConfigError("--fault", text, f"SECONDS:REPLICA:dies, :returns or :slows:FACTOR, with {last}")
+    return fault
 
 
 def _print_inside(console: Any, run: Any) -> None:

@@ -93,6 +93,10 @@ def build(flags: WorkloadFlags, rate: float | None = None, ordered: bool = True)
     """
     if rate is None:
         rate = None if flags.request_rate is None else request_rate(flags.request_rate)
+    if flags.trace_format not in ("auto", *FORMATS):
+        raise ConfigError("--trace-format", flags.trace_format, "auto or one of " + ", ".join(FORMATS))
+    if flags.bad_rows not in ("refuse", "skip"):
+        raise ConfigError("--bad-rows", flags.bad_rows, "refuse or skip")
     workload = _from_trace(flags) if flags.trace is not None else _generated(flags)
     workload = _scaled(workload, flags.scale_lengths)
     if flags.max_tokens is not None:
@@ -149,10 +153,6 @@ def _short(workload: Workload, limit: int) -> Workload:
 
 
 def _from_trace(flags: WorkloadFlags) -> Workload:
-    if flags.trace_format not in ("auto", *FORMATS):
-        raise ConfigError("--trace-format", flags.trace_format, "auto or one of " + ", ".join(FORMATS))
-    if flags.bad_rows not in ("refuse", "skip"):
-        raise ConfigError("--bad-rows", flags.bad_rows, "refuse or skip")
     options = ReadOptions(
         format=flags.trace_format,
         block_size=flags.block_size,
