@@ -95,8 +95,14 @@ def run(arguments: list[str]) -> int:
         # Usage errors: typer's own kind, wherever it keeps its classes.
         if not hasattr(error, "format_message"):
             raise
-        command = getattr(getattr(error, "ctx", None), "command_path", "paceline")
+        command = getattr(getattr(error, "ctx", None), "command_path", None) or _command(arguments)
         return _say(f"{_plain(error.format_message())}; see '{command} --help'")
+
+
+def _command(arguments: list[str]) -> str:
+    """The command that was typed, as far as it is one."""
+    known = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+    return f"paceline {arguments[0]}" if arguments and arguments[0] in (*known, "bench") else "paceline"
 
 
 def _plain(message: str) -> str:
