@@ -107,6 +107,7 @@ def test_a_model_that_does_not_fit_is_named() -> None:
         plan(replace(question("azure2023_conv"), deployments=(small,)))
 
 
+@pytest.mark.slow
 def test_the_plan_is_the_same_with_any_number_of_processes() -> None:
     asked = replace(question("burstgpt1_head400"), trial_requests=100, rate=4.0, step_error=0.05)
     one, other = plan(asked, processes=1), plan(asked, processes=2)
@@ -116,6 +117,7 @@ def test_the_plan_is_the_same_with_any_number_of_processes() -> None:
     assert told == again
 
 
+@pytest.mark.slow
 def test_tuning_finds_knobs_that_carry_at_least_as_much() -> None:
     asked = replace(question("burstgpt1_head400"), trial_requests=100)
     ranked = tune(asked, 1, disciplines=("paceline", "vllm"))
