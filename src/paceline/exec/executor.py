@@ -14,7 +14,7 @@ from paceline.core.plan import IntArray, StepPlan, StepResult, TokenLogprobs
 from paceline.exec.attention.choose import choose_attention
 from paceline.exec.attention.metadata import TokenPlaces, build_metadata, token_places
 from paceline.exec.config import ExecutorConfig
-from paceline.exec.host import set_threads
+from paceline.exec.host import give_back_memory, set_threads
 from paceline.exec.kv_memory import KVSize, size_kv
 from paceline.exec.loader import choose_device, load_model
 from paceline.exec.native import choose_kernels
@@ -77,6 +77,7 @@ class ModelExecutor:
             self.description.insert(2, f"kernels {kernels_line}")
         if self.tiers is not None:
             self.description += self.tiers.describe()
+        give_back_memory()
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -78,6 +80,12 @@ def set_threads(threads: int | None) -> int:
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
     return count
+
+
+def give_back_memory() -> None:
+    """Return to the system what loading a model has freed; the allocator would keep it."""
+    with suppress(OSError, AttributeError):  # not the C library of GNU
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def fastest_dtype(device: torch.device) -> torch.dtype:
