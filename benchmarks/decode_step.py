@@ -1,7 +1,7 @@
 """Milliseconds per step of the executor: decode at several batch sizes, and prefill, kernels on and off in turn.
 
     python benchmarks/decode_step.py --model smollm2-135m --batches 1,8,32 --context 512 --prefill 2048 --json
-    python benchmarks/decode_step.py --kernels auto/none,auto/auto,auto/auto/int8
+    python benchmarks/decode_step.py --kernels auto/none,auto/keep,auto/keep/int8
 
 The variants (values of --kernels, --quantization and --kv-cache-dtype) take turns in one process, so that ratios hold
 on a machine that is not quiet.

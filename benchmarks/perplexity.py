@@ -29,7 +29,7 @@ from paceline.exec.source import resolve
 
 TEXT = Path(__file__).parent.parent / "tests" / "data" / "opticks.txt"
 VARIANTS = (
-    "float32/none,bfloat16/none,float32/auto,bfloat16/auto,bfloat16/none/int8,bfloat16/auto/int8,"
+    "float32/none,bfloat16/none,float32/keep,bfloat16/keep,bfloat16/none/int8,bfloat16/keep/int8,"
     "from-plain/bfloat16/int8,from-plain/bfloat16/int4"
 )
 PARAMS = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, ignore_eos=True)

@@ -52,6 +52,13 @@ def test_chat_answers_through_the_template(llm: LLM) -> None:
     assert [answer.text for answer in two] == [result.text] * 2
 
 
+@pytest.mark.slow
+def test_with_no_settings_at_all_the_model_knows_the_capital_of_france() -> None:
+    with LLM(threads=1, num_blocks=16, max_model_len=64) as llm:
+        (result,) = llm.chat([{"role": "user", "content": "What is the capital of France?"}], GREEDY)
+    assert "Paris" in result.text
+
+
 def test_stop_strings_end_sequences_and_leave_nothing_running(llm: LLM) -> None:
     whole = llm.generate("The sky is", GREEDY)[0].text
     stop = whole[5:8]

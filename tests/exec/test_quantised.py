@@ -120,6 +120,25 @@ def test_a_quantised_file_gives_the_tokens_of_its_widened_weights(tmp_path, arch
         assert greedy(executor) == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [({}, False), ({"dtype": "float32"}, True), ({"quantization": "keep"}, True), ({"quantization": "none"}, False)],
+)
+def test_a_small_quantised_file_is_widened_unless_that_is_exact_or_asked_for(tmp_path, settings, kept):
+    quantisation = gguf.GGMLQuantizationType.Q8_0
+    path = write_gguf(random_model(CONFIGS["qwen2"]()), tmp_path / "small.gguf", "qwen2", quantisation)
+    executor = ModelExecutor(ExecutorConfig(str(path), device="cpu", num_blocks=64, **settings))
+    assert any("weights in Q8_0" in line for line in executor.description) == kept
+
+
+def test_keep_is_refused_where_there_is_nothing_to_keep(tmp_path):
+    directory = save(random_model(CONFIGS["qwen3"]()), tmp_path)
+    with pytest.raises(ConfigError, match=r"--quantization: 'keep' .* not quantised"):
+        ModelExecutor(ExecutorConfig(str(directory), quantization="keep"))
+    with pytest.raises(ConfigError, match=r"--quantization: 'keep' .* native kernels"):
+        ModelExecutor(ExecutorConfig(DEFAULT_MODEL, quantization="keep", kernels="off"))
+
+
 def test_a_checkpoint_can_be_quantised_as_it_is_loaded(tmp_path):
     directory = save(random_model(CONFIGS["qwen3"]()), tmp_path)
     settings = {"dtype": "float32", "device": "cpu", "num_blocks": 64}

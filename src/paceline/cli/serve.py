@@ -32,7 +32,7 @@ def serve(
     dtype: Annotated[str, _flag("auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, _flag("auto, cpu or cuda.")] = "auto",
     quantization: Annotated[
-        str, _flag("Weights on the CPU: auto (as the checkpoint has them), none (all in --dtype), int8 or int4.")
+        str, _flag("Weights on the CPU: auto, keep (quantised as in the file), none (in --dtype), int8 or int4.")
     ] = "auto",
     attention: Annotated[str, _flag("auto, cpu, reference or varlen.")] = "auto",
     kernels: Annotated[str, _flag("auto, off, or an instruction set: avx512_bf16, avx512, avx2, generic.")] = "auto",

@@ -40,7 +40,7 @@ class EngineConfig:
     chat_template: str | None = None  # Jinja source or a file with it; None: the model's own
     dtype: str = "auto"
     device: str = "auto"
-    quantization: str = "auto"  # of the weights, on the CPU: as the checkpoint has them, none, int8 or int4
+    quantization: str = "auto"  # of the weights, on the CPU: auto, keep, none, int8 or int4
     threads: int | None = None  # compute threads; None: one per core
     max_model_len: int | None = None  # most tokens of a sequence; None: the model's context, as far as the KV holds
     # KV cache

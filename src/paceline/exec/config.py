@@ -12,7 +12,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTIONS = ("auto", "reference", "varlen", "cpu")
 KERNELS = ("auto", "avx512_bf16", "avx512", "avx2", "generic", "off")
-QUANTIZATIONS = ("auto", "none", "int8", "int4")
+QUANTIZATIONS = ("auto", "keep", "none", "int8", "int4")
 KV_CACHE_DTYPES = ("auto", "int8")
 BACKENDS = ("auto", "native", "transformers")
 
@@ -34,7 +34,7 @@ class ExecutorConfig:
     model: str = DEFAULT_MODEL
     dtype: str = "auto"
     device: str = "auto"
-    quantization: str = "auto"  # of the weights, on the CPU; auto: as the checkpoint has them; none: all in `dtype`
+    quantization: str = "auto"  # of the weights, on the CPU; see docs/cpu.md
     kv_cache_dtype: str = "auto"  # auto: `dtype`; int8, with a scale by token and head: on the CPU
     block_size: int = 16
     max_num_seqs: int = 128

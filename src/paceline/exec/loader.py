@@ -20,6 +20,8 @@ from paceline.exec.source import ModelSource, resolve
 from paceline.exec.stored import QuantisedWeights
 from paceline.exec.weights import Weights, directory_weights
 
+LARGE = 2**30  # bytes of the weights of a model in bfloat16 from which on a quantised file stays quantised
+
 __all__ = ["ModelSource", "choose_device", "choose_dtype", "load_model", "resolve"]
 
 
@@ -58,9 +60,17 @@ def load_model(config: ExecutorConfig, source: ModelSource | None = None) -> Mod
                 raise ModelError(
                     f"{source.path}: the native decoder does not know {reason}; use --backend auto"
                 ) from reason
-    if config.quantization in ("int8", "int4"):
+    if config.quantization not in ("auto", "none"):
         raise ConfigError("--quantization", config.quantization, "auto or none with models served by transformers")
     return _transformers(source, choose_dtype(config, device), device)
+
+
+def _stays_quantised(config: ExecutorConfig, shape: DecoderConfig) -> bool:
+    """Whether weights that are quantised in the file are so in memory: where that is exact, or asked for, or the model
+    is large. Small models answer visibly worse once activations are rounded too, and take little memory widened."""
+    if config.quantization != "auto":
+        return config.quantization == "keep"
+    return config.dtype in ("float32", "float16") or 2 * shape.parameters() > LARGE
 
 
 def _native(config: ExecutorConfig, source: ModelSource, shape: DecoderConfig, device: torch.device) -> Model:
@@ -71,17 +81,22 @@ def _native(config: ExecutorConfig, source: ModelSource, shape: DecoderConfig, d
     if source.kind == "gguf":
         weights = GGUFWeights(read_gguf(source.path))
         shape = with_biases(shape, weights.names())
-        keep = kernels is not None and config.quantization == "auto" and weights.quantised
+        keep = kernels is not None and weights.quantised and _stays_quantised(config, shape)
         size = _file_bytes(source.path)
     else:
         weights = directory_weights(source.path)
+    if config.quantization == "keep" and not keep:
+        why = f"without native kernels, which are {reason}" if kernels is None else "with a file that is not quantised"
+        raise ConfigError("--quantization", "keep", f"auto or none {why}")
     if config.quantization in ("int8", "int4"):
         if kernels is None:
             raise ConfigError(
                 "--quantization", config.quantization, f"auto or none without native kernels, which are {reason}"
             )
         if isinstance(weights, GGUFWeights) and weights.quantised:
-            raise ConfigError("--quantization", config.quantization, "auto or none: this file is quantised already")
+            raise ConfigError(
+                "--quantization", config.quantization, "auto, keep or none: this file is quantised already"
+            )
         weights = QuantisedWeights(weights, config.quantization, kernels)
         keep, size = True, shape.parameters() * 9 // 8
     dtype = choose_dtype(config, device, quantised=keep)
