@@ -208,24 +208,31 @@ def tabulated(script: dict[str, Any], disciplines: list[str], **more: Any) -> li
 
     `more`: order and knobs, as of `replay`.
     """
-    rows = []
-    for name in disciplines:
-        played = Replay(parse_script(script, name or None, **more))
-        prompts = played.script.prompt_lengths()
-        rows.append((played.scheduler.discipline.name, table_row(played.lines(), prompts)))
+    rows = [
+        (played.scheduler.discipline.name, table_row(played.lines(), played.script.prompt_lengths()))
+        for played in _under_each(script, disciplines, more)
+    ]
     longest = max(len(row.steps) for _, row in rows)
     return [*header(longest, rows[0][1].done), *(row.markdown(name, longest) for name, row in rows)]
 
 
 def drawn(script: dict[str, Any], disciplines: list[str], **more: Any) -> str:
     """An SVG in which each discipline's schedule is a panel; otherwise as `tabulated`."""
-    panels = []
-    for name in disciplines:
-        played = Replay(parse_script(script, name or None, **more))
-        prompts = played.script.prompt_lengths()
-        slots = played.script.scheduler.max_num_seqs
-        panels.append(panel(played.scheduler.discipline.name, played.lines(), prompts, slots))
-    return draw(panels)
+    return draw(
+        [
+            panel(
+                played.scheduler.discipline.name,
+                played.lines(),
+                played.script.prompt_lengths(),
+                played.script.scheduler.max_num_seqs,
+            )
+            for played in _under_each(script, disciplines, more)
+        ]
+    )
+
+
+def _under_each(script: dict[str, Any], disciplines: list[str], more: dict[str, Any]) -> Iterator[Replay]:
+    return (Replay(parse_script(script, name or None, **more)) for name in disciplines)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -267,9 +274,9 @@ def show(
     script, names = read_script(text), (discipline or "").split(",")
     by_flags: dict[str, Any] = {"order": order, "knobs": parse_knobs(knob or ())}
     if picture is not None:
-        text = drawn(script, names, **by_flags)
+        svg = drawn(script, names, **by_flags)
         try:
-            Path(picture).write_text(text, encoding="utf-8")
+            Path(picture).write_text(svg, encoding="utf-8")
         except OSError as error:
             raise ConfigError("--picture", picture, f"a file that can be written ({error.strerror})") from None
         return 0
