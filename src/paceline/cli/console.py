@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import __version__
 from paceline.errors import ConfigError
+from paceline.logs import log_to_standard_error
 
 if TYPE_CHECKING:
     from paceline.engine.async_engine import AsyncEngine
@@ -83,7 +84,7 @@ def set_up_logging(level: str, access_log: bool) -> None:
     """Log to standard error: our own messages from `level` up, others' from warnings up."""
     if level not in LEVELS:
         raise ConfigError("--log-level", level, "one of " + ", ".join(LEVELS))
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    log_to_standard_error()
     logging.getLogger("paceline").setLevel(level.upper())
     if access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)

@@ -6,7 +6,6 @@ parent is gone, however it died, and this process ends too. Everything else goes
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ import zmq
 from paceline.engine import messages
 from paceline.engine.config import EngineConfig
 from paceline.errors import ConfigError, ModelError, PacelineError
+from paceline.logs import log_to_standard_error
 
 _LINGER = 2000  # milliseconds for the last messages to leave
 _START_FAILED = 2
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reads its files again and tells us, or ends
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    log_to_standard_error()
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     endpoint = arguments[0]
     threading.Thread(target=_end_with_parent, args=(endpoint,), daemon=True).start()
