@@ -35,7 +35,8 @@ class Discipline:
     overload: Overload = field(default_factory=Accept)
     displacement: Displacement = field(default_factory=Displacement)
     limits: QueueLimits = field(default_factory=QueueLimits)  # of the queue, beside what `overload` refuses
-    cache: str = "radix"  # "radix": token-exact hits; "chain": whole blocks, evicted as vLLM V1 does
+    cache: str = "radix"  # "radix": token-exact hits; "chain": whole blocks, evicted as vLLM V1 does; "counted": as
+    # "radix" for simulations in which no two prompts begin alike
     forks: bool = True  # the n sequences of a request wait for the first to compute the prompt, then share it
     evictions: Mapping[str, Eviction] = field(
         default_factory=lambda: MappingProxyType({})

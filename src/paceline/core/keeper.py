@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
+
 from paceline.core.batch import Batch
 from paceline.core.request import Sequence
 from paceline.core.stats import Counters
@@ -62,7 +64,7 @@ class Keeper:
             return cached
         return cached._replace(length=sequence.kept_tokens, tail_block=-1)
 
-    def swap_in(self, step: Step, sequence: Sequence, match: Match, fresh: list[int]) -> bool:
+    def swap_in(self, step: Step, sequence: Sequence, match: Match, fresh: abc.Sequence[int]) -> bool:
         """Plan the copies from the host into the first of the `fresh` blocks. False: the device has everything."""
         missing = sequence.swapped[len(match.blocks) :]
         if not missing or match.tail_block >= 0:

@@ -38,10 +38,11 @@ from paceline.core.step_builder import StepBuilder
 from paceline.core.stops import stopped
 from paceline.errors import RequestError
 from paceline.kv.chain import ChainCache
+from paceline.kv.counted import CountedCache
 from paceline.kv.interface import KVCache
 from paceline.kv.radix import RadixCache
 
-CACHES: dict[str, Callable[..., KVCache]] = {"radix": RadixCache, "chain": ChainCache}
+CACHES: dict[str, Callable[..., KVCache]] = {"radix": RadixCache, "chain": ChainCache, "counted": CountedCache}
 
 
 class Scheduler:

@@ -1,4 +1,5 @@
-"""What the scheduler asks of a KV cache. Two caches implement it: `RadixCache` and `ChainCache`.
+"""What the scheduler asks of a KV cache. `RadixCache` and `ChainCache` implement it; `CountedCache` stands in for the
+first in simulations.
 
 Tokens are int32, passed as `bytes` (4 bytes a token) or as int32 arrays. A block is `block_size` tokens of K/V.
 The block tables themselves belong to the scheduler; a cache counts references to blocks and knows their contents.
@@ -100,7 +101,7 @@ class KVCache(Protocol):
         """Take the matched whole blocks: refer to each once. The tail block, if any, is not referred to."""
         ...
 
-    def allocate(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> Sequence[int]:
         """`count` blocks, each referred to once, evicting cached ones as needed. ValueError above `available`."""
         ...
 

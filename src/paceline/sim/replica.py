@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +32,13 @@ class SimulationError(PacelineError):
     """The simulated system came to a state it cannot leave. The message says who waits, and why."""
 
 
+def _counting(config: SchedulerConfig, discipline: Discipline) -> Discipline:
+    """With a cache that only counts blocks, where nobody asks which they are."""
+    moves = config.num_host_blocks > 0
+    displaces = discipline.displacement.displace and hasattr(discipline.policy.queue(), "level")
+    return discipline if discipline.cache != "radix" or moves or displaces else replace(discipline, cache="counted")
+
+
 class Replica:
     """`submit` gives it a request at a time; `process` moves it past its next change, which is due at `next`.
 
@@ -56,7 +64,7 @@ class Replica:
     ) -> None:
         """`shared`: prompts may begin alike, or some displace others. `watch` sees every planned step and its start."""
         self.index = index
-        self.scheduler = Scheduler(config, discipline)
+        self.scheduler = Scheduler(config, discipline if shared else _counting(config, discipline))
         self.executor = SimulatedExecutor(times, config.max_num_seqs, block_bytes, pcie_bandwidth, disk_bandwidth)
         self.log = log
         self.usage = Usage()

@@ -34,10 +34,14 @@ class KnownTokensFit:
         free = kv.available - match.idle  # taking idle cached blocks uses them up as well
         others = len(builder.batch) > 0
         watermark = int(config.watermark * (config.num_blocks + self.uncounted)) if others else 0
-        growing = 0 if self.growth is None else self._growing(builder, self.growth)
         now = -(-(match.length + tokens) // size) - hit
         whole = -(-int(sequence.tokens.size) // size) - hit if config.scheduler_reserve_full_isl else now
-        if max(whole, now) + growing + watermark <= free:
+        wanted = max(whole, now) + watermark
+        most = len(builder.batch) * -(-config.max_model_len // size)  # that running sequences could ever want
+        if wanted + most <= free:
+            return None  # as a rule there is no need to look at each
+        growing = 0 if self.growth is None else self._growing(builder, self.growth)
+        if wanted + growing <= free:
             return None
         kept = f", {growing} of them kept for running sequences to grow" if growing else ""
         kept += f", {watermark} of them under the watermark" if watermark else ""
