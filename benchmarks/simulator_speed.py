@@ -14,6 +14,8 @@ import resource
 import time
 from dataclasses import replace
 
+import numpy as np
+
 from paceline.core.disciplines import discipline
 from paceline.sim.cluster import ReplicaSpec, simulate
 from paceline.sim.hardware import hardware
@@ -21,21 +23,18 @@ from paceline.sim.latency import Deployment
 from paceline.sim.models import model
 from paceline.sim.router import router
 from paceline.workload.metrics import summarise
+from paceline.workload.packed import PackedRequests
 from paceline.workload.requests import Workload
 from paceline.workload.traces import read
 
 
 def repeated(workload: Workload, count: int) -> Workload:
-    """The trace again and again, each time with prompts of its own."""
+    """The trace's times and lengths again and again, each time with prompts of its own."""
     period = workload.duration + 0.2
-    requests = []
-    for index in range(count):
-        round_, at = divmod(index, len(workload))
-        one = workload.requests[at]
-        requests.append(
-            replace(one, id=str(index), arrival=one.arrival + round_ * period, parts=((index + 1, one.prompt_len),))
-        )
-    return replace(workload, requests=requests)
+    round_, at = np.divmod(np.arange(count, dtype=np.int32), np.int32(len(workload)))
+    prompts, answers = workload.lengths()
+    times = workload.times()[at] + round_ * period
+    return replace(workload, requests=PackedRequests(times, prompts[at], answers[at], np.arange(1, count + 1)))
 
 
 def main() -> None:
@@ -60,7 +59,7 @@ def main() -> None:
         num_blocks=deployment.kv_tokens(0.9, 8192) // 16,
         max_num_seqs=256,
         max_num_batched_tokens=8192,
-        max_model_len=max(request.prompt_len + request.output_len for request in workload.requests) + 1,
+        max_model_len=int(np.add(*workload.lengths()).max()) + 1,
     )
     spec = ReplicaSpec(config, row, deployment.step_times())
     begin, processor = time.perf_counter(), time.process_time()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
@@ -20,6 +21,7 @@ from paceline.sim.log import RunLog, Usage
 from paceline.sim.prompts import Prompts, SimulatedRequest
 from paceline.sim.replica import Replica, SimulationError
 from paceline.sim.router import RoundRobin, Router
+from paceline.workload.packed import PackedRequests
 from paceline.workload.records import Outcome, Records
 from paceline.workload.requests import TimedRequest, Workload
 
@@ -140,7 +142,8 @@ class _Cluster:
         self.workload, self.spec, self.router = workload, spec, router
         self.fast, self.watch = fast, watch
         self.log = RunLog(len(workload))
-        self.shared = _shares(workload.requests) or len({one.priority for one in workload.requests}) > 1
+        self.due = workload.times()
+        self.shared = _shared(workload.requests)
         self.prompts = Prompts()
         self.replicas = [self._replica(index) for index in range(replicas)]
         self.retired: list[Replica] = []  # those that died, for their counters
@@ -169,11 +172,11 @@ class _Cluster:
         )
 
     def run(self) -> Run:
-        requests = self.workload.requests
-        first = [index for index in range(len(requests)) if index not in self.followers.waiting]
+        waiting, everyone = self.followers.waiting, range(len(self.workload))
+        first = [index for index in everyone if index not in waiting] if waiting else everyone
         position, faults, at = 0, self.faults, 0
         while True:
-            due = requests[first[position]].arrival if position < len(first) else math.inf
+            due = self.due.item(first[position]) if position < len(first) else math.inf
             turn = self.released[0][0] if self.released else math.inf
             fault = faults[at].at if at < len(faults) else math.inf
             now = min(due, turn, fault)
@@ -211,16 +214,16 @@ class _Cluster:
 
     def _arrive(self, index: int, now: float) -> None:
         self.log.scheduled[index] = now
-        request = self.prompts.request(self.workload.requests[index], index)
+        timed = self.workload.requests[index]
+        request = self.prompts.request(timed, index)
         request.arrival = now
-        self._route(request, now + self.spec.entry_seconds)
+        self._route(request, timed, now + self.spec.entry_seconds)
 
-    def _route(self, request: SimulatedRequest, now: float) -> None:
+    def _route(self, request: SimulatedRequest, timed: TimedRequest, now: float) -> None:
         alive = self.alive
         if not alive:
             self.parked.append(request)
             return
-        timed = self.workload.requests[request.index]
         replica = alive[self.router.choose(timed, alive) if len(alive) > 1 else 0]
         before = replica.next
         replica.submit(request, now)
@@ -245,13 +248,13 @@ class _Cluster:
             self.retired.append(replica)
             self.alive = [one for one in self.replicas if one.alive]
             for request in orphans:
-                self._route(request, fault.at)
+                self._route(request, self.workload.requests[request.index], fault.at)
         elif fault.kind == RETURNS and not replica.alive:
             self.replicas[fault.replica] = self._replica(fault.replica)
             self.alive = [one for one in self.replicas if one.alive]
             parked, self.parked = self.parked, []
             for request in parked:
-                self._route(request, fault.at)
+                self._route(request, self.workload.requests[request.index], fault.at)
 
     def _check_end(self) -> None:
         for replica in self.replicas:
@@ -260,15 +263,9 @@ class _Cluster:
 
     def _result(self) -> Run:
         requests, log = self.workload.requests, self.log
-        names = list(dict.fromkeys(request.tenant for request in requests)) or [""]
-        number = {name: at for at, name in enumerate(names)}
+        names, tenant = _tenants(requests)
         log.messages |= {"no replica was left alive": len(self.parked)} if self.parked else {}
-        records = log.records(
-            np.array([request.prompt_len for request in requests], np.int64),
-            np.array([number[request.tenant] for request in requests], np.int64),
-            names,
-            self.spec.exit_seconds,
-        )
+        records = log.records(self.workload.lengths()[0], tenant, names, self.spec.exit_seconds)
         everyone = [*self.retired, *(one for one in self.replicas if one.alive)]
         counters: dict[str, int] = defaultdict(int)
         for replica in everyone:
@@ -289,8 +286,10 @@ class _Followers:
     waiting: set[int]  # indexes of turns that wait for another
 
 
-def _followers(requests: list[TimedRequest]) -> _Followers:
+def _followers(requests: Sequence[TimedRequest]) -> _Followers:
     """Which turns wait for which."""
+    if isinstance(requests, PackedRequests):
+        return _Followers({}, set())
     latest: dict[str, int] = {}
     following: dict[int, int] = {}
     for index, request in enumerate(requests):
@@ -302,8 +301,23 @@ def _followers(requests: list[TimedRequest]) -> _Followers:
     return _Followers(following, set(following.values()))
 
 
-def _shares(requests: list[TimedRequest]) -> bool:
-    """May two prompts begin alike?"""
+def _tenants(requests: Sequence[TimedRequest]) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """Names, and for every request which of them."""
+    if isinstance(requests, PackedRequests):
+        return [""], np.zeros(len(requests), np.int32)
+    number: dict[str, int] = {}
+    index = np.array([number.setdefault(request.tenant, len(number)) for request in requests], np.int32)
+    return list(number) or [""], index
+
+
+def _shared(requests: Sequence[TimedRequest]) -> bool:
+    """May two prompts begin alike, or some requests displace others?"""
+    if isinstance(requests, PackedRequests):
+        return not requests.distinct
+    return _alike(requests) or len({one.priority for one in requests}) > 1
+
+
+def _alike(requests: Sequence[TimedRequest]) -> bool:
     seen: set[int] = set()
     for request in requests:
         if not request.parts or request.parts[0][0] in seen:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +12,10 @@ import numpy.typing as npt
 from paceline.workload.records import Outcome, PooledGaps, Records
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 
 _FLUSH = 8192  # gaps collected before they are counted
-_SAMPLES = 4000  # of a replica's state, at most
+_SAMPLES = 2000  # of a replica's state, at most
 
 
 class RunLog:
@@ -77,17 +79,20 @@ class RunLog:
         """For the metrics, which want requests in the order they were due. Clients have tokens so many seconds
         `later` than they were made."""
         self.flush()
-        order = np.argsort(self.scheduled, kind="stable")
-        known = order[~np.isnan(self.scheduled[order])]
+        known: slice | npt.NDArray[np.intp] = slice(None)
+        if not (self.scheduled[1:] >= self.scheduled[:-1]).all() or np.isnan(self.scheduled[:1]).any():
+            order = np.argsort(self.scheduled, kind="stable")
+            known = order[~np.isnan(self.scheduled[order])]
+        due = self.scheduled[known]
         return Records(
-            scheduled=self.scheduled[known],
-            sent=self.scheduled[known],
-            first=self.first[known] + later,
-            last=self.last[known] + later,
-            outcome=self.outcome[known].astype(np.int64),
+            scheduled=due,
+            sent=due,
+            first=self.first[known] + later if later else self.first[known],
+            last=self.last[known] + later if later else self.last[known],
+            outcome=self.outcome[known],
             prompt_tokens=prompt_tokens[known],
-            output_tokens=self.tokens[known].astype(np.int64),
-            cached_tokens=self.cached[known].astype(np.int64),
+            output_tokens=self.tokens[known],
+            cached_tokens=self.cached[known],
             tenant=tenant[known],
             tenants=tenants,
             gaps=self.gaps,
@@ -110,8 +115,8 @@ class Usage:
     kv_histogram: Floats = field(default_factory=lambda: np.zeros(102))  # seconds by held share, in hundredths
     steps: int = 0
     fast_steps: int = 0  # of these, taken together with others
-    samples: list[tuple[float, int, int, float, int]] = field(default_factory=list)
-    """(time, running, waiting, held share, tokens generated), a few thousand at most over any run."""
+    samples: array[float] = field(default_factory=lambda: array("d"))
+    """Time, running, waiting, held share, tokens generated; again and again, but at most so many times over any run."""
     _interval: float = 0.05
     _due: float = 0.0
 
@@ -127,10 +132,15 @@ class Usage:
 
     def _sample(self, state: tuple[float, int, int, float, int]) -> None:
         """Remember how things are; more and more seldom, so that they stay few."""
-        self.samples.append(state)
-        if len(self.samples) >= _SAMPLES:
-            self.samples, self._interval = self.samples[::2], self._interval * 2
+        self.samples.extend(state)
+        if len(self.samples) >= len(state) * _SAMPLES:
+            self.samples, self._interval = array("d", self.table[::2].tobytes()), self._interval * 2
         self._due = state[0] + self._interval
+
+    @property
+    def table(self) -> Floats:
+        """`samples` as [times, 5]."""
+        return np.frombuffer(self.samples, np.float64).reshape(-1, 5)
 
     def merge(self, other: Usage) -> None:
         self.seconds += other.seconds

@@ -76,7 +76,7 @@ def timeline(simulated: SimulatedRun) -> Timeline:
     for usage in simulated.usages:
         if not usage.samples:
             continue
-        table = np.array(usage.samples, np.float64)
+        table = usage.table
         where = np.searchsorted(table[:, 0], at, "right") - 1
         known = where >= 0
         columns[:, known] += table[where[known], 1:].T

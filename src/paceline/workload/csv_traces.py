@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.workload.packed import Packer
 from paceline.workload.requests import TimedRequest, Workload, WorkloadError
 from paceline.workload.trace_files import Faults, count, csv_rows
 from paceline.workload.trace_rows import Clock, cut, has_tokens, stamps
@@ -39,7 +40,7 @@ def read(path: Path, text: str, kind: str, options: ReadOptions, faults: Faults)
                 f"and one of {', '.join(COLUMNS[role])} is needed"
             )
     timed = found["time"] is not None
-    requests: list[TimedRequest] = []
+    requests = Packer()
     clock = Clock(path, faults)
     for line, row in rows:
         if options.limit is not None and len(requests) >= options.limit:
@@ -67,4 +68,4 @@ def read(path: Path, text: str, kind: str, options: ReadOptions, faults: Faults)
                 priority=count(path, line, "priority", given.get("priority") or 0),
             )
         )
-    return Workload(clock.relative(requests), path.name, stamps(timed), timed)
+    return Workload(clock.relative(requests.requests()), path.name, stamps(timed), timed)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 
 
 class Outcome(IntEnum):
@@ -58,7 +59,9 @@ class Records:
         return self.scheduled.size
 
     def select(self, mask: NDArray[np.bool_]) -> Records:
-        """The rows that `mask` names."""
+        """The rows that `mask` names; the same records where it names all."""
+        if mask.all():
+            return self
         columns = {name: getattr(self, name)[mask] for name in _FLOATS + _INTS}
         gaps = self.gaps.select(mask) if isinstance(self.gaps, ExactGaps) else self.gaps
         return Records(**columns, tenants=self.tenants, gaps=gaps)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from paceline.workload.arrivals import AllAtOnce, Arrivals, times
+from paceline.workload.packed import PackedRequests, pack
 from paceline.workload.requests import TimedRequest, Workload, WorkloadError, named_key
 
 
@@ -116,8 +117,9 @@ class Synthetic:
         """`count` requests in order of arrival."""
         if count < 1:
             raise WorkloadError(f"{count} requests: there must be at least 1")
-        made = list(self.requests(count, seed))
-        made.sort(key=lambda request: request.arrival)
+        made = pack(self.requests(count, seed))
+        if any(kind.turns > 1 for kind in self.kinds):
+            made = sorted(made, key=lambda request: request.arrival)
         workload = Workload(made, self.name, self.arrivals.describe(), source="generated")
         if any(kind.turns > 1 for kind in self.kinds):
             workload.notes.append(
@@ -163,6 +165,8 @@ def with_arrivals(workload: Workload, arrivals: Arrivals, seed: int = 0) -> Work
 
     Turns that wait for the turn before them come with their conversation: each conversation gets one time.
     """
+    if isinstance(workload.requests, PackedRequests):
+        return _counted(workload.with_times(times(arrivals, len(workload), seed), arrivals.describe()), len(workload))
     firsts = sum(request.after is None for request in workload.requests)
     at = iter(times(arrivals, firsts, seed).tolist())
     began: dict[str, float] = {}
@@ -173,9 +177,13 @@ def with_arrivals(workload: Workload, arrivals: Arrivals, seed: int = 0) -> Work
             began[request.session] = time
             moved.append(replace(request, arrival=time))
     moved.sort(key=lambda request: request.arrival)
-    timed = replace(workload, requests=moved, arrivals=arrivals.describe(), timed=True)
-    if len(moved) < len(workload):
-        timed.skipped = {**workload.skipped, "no arrival time left": len(workload) - len(moved)}
+    return _counted(replace(workload, requests=moved, arrivals=arrivals.describe(), timed=True), len(workload))
+
+
+def _counted(timed: Workload, before: int) -> Workload:
+    """With a word on those of `before` that have no time."""
+    if len(timed) < before:
+        timed.skipped = {**timed.skipped, "no arrival time left": before - len(timed)}
     return timed
 
 

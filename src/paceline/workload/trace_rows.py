@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,8 +67,9 @@ class Clock:
         return number(self._path, line, column, value) * unit
 
     @staticmethod
-    def relative(requests: list[TimedRequest]) -> list[TimedRequest]:
+    def relative(requests: Sequence[TimedRequest]) -> Sequence[TimedRequest]:
         first = requests[0].arrival if requests else 0.0
         if first == 0.0:
             return requests
-        return Workload(requests).with_times([request.arrival - first for request in requests], "").requests
+        workload = Workload(requests)
+        return workload.with_times(workload.times() - first, "").requests
