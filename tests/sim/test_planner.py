@@ -31,7 +31,7 @@ CASES = {
 
 def question(name: str) -> Question:
     rate, targets = CASES[name]
-    requests = 200 if name == "mooncake_arxiv_mixed_93" else 400
+    requests = 200 if name.startswith("mooncake") else 400
     return Question(Traffic(trace(name, 2000)), (DEPLOYMENT,), targets, rate, trial_requests=requests, what_ifs=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,13 +50,23 @@ class KnownTokensFit:
     def most_blocks(self, config: SchedulerConfig, prompt: int, most: int) -> int:
         return -(-max(most - 1, prompt) // config.block_size)  # the last token needs no K/V
 
+    def _growing(self, builder: StepBuilder, growth: int) -> int:
+        """Blocks the running sequences will want before `growth` more tokens each. The same for all who are refused in
+        a row, so it is counted once for them."""
+        step, rows, available = builder.step, builder.batch.order, builder.kv.available
+        known: Any = builder.estimates
+        if known is not None and known[0] is step and known[1] is rows and known[2] == available:
+            return int(known[3])
+        growing = self._counted(builder, growth)
+        builder.estimates = (step, rows, available, growing)
+        return growing
+
     @staticmethod
-    def _growing(builder: StepBuilder, growth: int) -> int:
-        """Blocks the running sequences will want before `growth` more tokens each."""
+    def _counted(builder: StepBuilder, growth: int) -> int:
         batch = builder.batch
         rows = batch.order
         if not rows.size:
             return 0
         ends = np.minimum(batch.length.take(rows) + growth, batch.max_length.take(rows) - 1)
         needs = -(-ends // batch.block_size) - batch.held.take(rows)
-        return int(np.maximum(needs, 0).sum())
+        return int(np.add.reduce(np.maximum(needs, 0)))
