@@ -6,14 +6,15 @@
     python benchmarks/fidelity.py --resume DIR                 # what is missing, then the table
 
 The parts: `profile` is `paceline profile`; `30`, `60` and `85` send that share of the simulated capacity as Poisson
-arrivals of mixed lengths to a `paceline serve` of its own, by a real client on the same machine; `60-again` sends one
-of them a second time, and shows what the machine differs from itself. The simulator gets the profile, and the same
-arrivals and lengths; nothing is fitted to the loads.
+arrivals of mixed lengths to a `paceline serve` of its own, by a real client on the same machine. The simulator gets a
+profile, and the same arrivals and lengths; nothing is fitted to the loads.
 
 A machine shared with others does not keep one speed, and a load of 60 % is one of 75 % when it runs a quarter slower
-than in the profile. So the last column simulates the machine at the speed it had: all step times are multiplied by one
-number, such that a mean step takes what it took, by the server's count of steps in the time in which there was work.
-Run it on a machine that does nothing else: it says what else ran.
+than in the profile. So a load is sent in pieces, and before, between and after them the engine's steps are timed again,
+by the same code as in the profile, while the server has nothing to do. `between` is simulated with these step times,
+each piece at the speed around it, and `by the profile` with the profile as it was: the first says what the simulator
+does, the second what a machine's moods cost on top. What was measured while others worked on the machine is measured
+again, a few times.
 """
 
 from __future__ import annotations
@@ -23,35 +24,44 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.bench.bystanders import Bystanders
+from paceline.bench.bystanders import MOST, Bystanders, Quiet
 from paceline.bench.measure import MeasureOptions, measure, run_blocking
+from paceline.bench.profile import Meter, Timed, profile
 from paceline.bench.server_process import ServerProcess
 from paceline.bench.target import Target
 from paceline.core.disciplines import discipline
+from paceline.engine.config import EngineConfig
+from paceline.engine.setup import build
 from paceline.sim.cluster import ReplicaSpec, simulate
 from paceline.sim.profile import Profile
 from paceline.workload.arrivals import AllAtOnce, Poisson
-from paceline.workload.records import Outcome, Records
+from paceline.workload.records import Outcome
 from paceline.workload.requests import Workload
 from paceline.workload.synthetic import Kind, Lengths, Synthetic
 
-PARTS = ("profile", "30", "60", "85", "60-again")
+PARTS = ("profile", "30", "60", "85")
 BOUNDS = {"mean": 0.05, "p50": 0.10, "p99": 0.10}
 METRICS = ("ttft", "tpot", "e2e")
 QUEUE = 1500  # requests that are given at once to see how many a second can be done
 LENGTHS = (
-    Kind(Lengths(32, 0.5), Lengths(32, 0.5), weight=0.5),
-    Kind(Lengths(128, 0.5), Lengths(64, 0.5), weight=0.3),
-    Kind(Lengths(512, 0.5), Lengths(128, 0.5), weight=0.2),
+    Kind(Lengths(32, 0.5), Lengths(24, 0.5), weight=0.5),
+    Kind(Lengths(96, 0.5), Lengths(32, 0.5), weight=0.3),
+    Kind(Lengths(320, 0.4), Lengths(64, 0.5), weight=0.2),
 )
+KV = 256 << 20  # bytes: enough that nobody is preempted, and little enough to be written once before the load
+STOLEN = 0.02  # share of the machine from which on its host was busy with others
+LOOK = 2.0  # seconds over which it is seen whether others are at work
+SHARE = 3  # of the grid's steps, one in so many is timed between two pieces, in turn
+SHORT = 0.05  # seconds: steps that are timed three times where others are timed once
 Figures = dict[str, dict[str, float]]
 
 
@@ -62,8 +72,11 @@ def main() -> None:
     parser.add_argument("--loads", default="30,60,85", help="of the table")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--discipline", default="paceline")
-    parser.add_argument("--seconds", type=float, default=180.0, help="of each load")
-    parser.add_argument("--profile-seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each piece of a load")
+    parser.add_argument("--pieces", type=int, default=12, help="of each load")
+    parser.add_argument("--tries", type=int, default=8, help="again for what others disturbed, in a load")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for others to end, in a load")
+    parser.add_argument("--profile-seconds", type=float, default=45.0)
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=512)
     parser.add_argument("--max-model-len", type=int, default=1024)
@@ -77,51 +90,42 @@ def main() -> None:
     for part in parts if not given.table else []:
         if given.part or not (folder / f"{part}.json").exists():
             print(f"-- {part}", flush=True)
-            take_profile(given, folder) if part == "profile" else run_load(given, folder, part)
+            take_profile(given, folder) if part == "profile" else Loads(given, folder, part).run()
     if given.table or not given.part:
         sys.exit(print_table(given, folder))
 
 
-def settings(given: argparse.Namespace) -> list[str]:
-    """Flags that the profile and the server have in common."""
+def settings(given: argparse.Namespace) -> dict[str, Any]:
+    """What the profile, the server and the engine beside it have in common."""
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
-    wanted = {name.replace("_", "-"): getattr(given, name) for name in names}
-    flags = [text for name, value in wanted.items() if value is not None for text in (f"--{name}", str(value))]
-    return [*flags, "--kv-cache-memory", "1GiB"]
+    found = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    return {**found, "kv_cache_memory": KV}
+
+
+def flags(given: argparse.Namespace) -> list[str]:
+    """The same for a command."""
+    return [text for name, value in settings(given).items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def take_profile(given: argparse.Namespace, folder: Path) -> None:
     command = [sys.executable, "-m", "paceline", "profile", given.model, "--output", str(folder / "profile.json")]
-    subprocess.run([*command, "--seconds", str(given.profile_seconds), *settings(given)], check=True)
+    subprocess.run([*command, "--seconds", str(given.profile_seconds), *flags(given)], check=True)
 
 
-def spec_of(given: argparse.Namespace, folder: Path) -> ReplicaSpec:
+def spec_of(given: argparse.Namespace, known: Profile) -> ReplicaSpec:
     """The served engine as the simulator knows it."""
-    profile = Profile.read(folder / "profile.json")
     row = discipline(given.discipline)
     config = row.configure(
-        num_blocks=profile.kv_tokens // profile.block_size,
+        num_blocks=known.kv_tokens // known.block_size,
         max_num_seqs=given.max_num_seqs,
         max_num_batched_tokens=given.max_num_batched_tokens,
         max_model_len=given.max_model_len,
     )
-    serving = profile.serving
-    spec = ReplicaSpec(config, row, profile.step_times())
+    serving = known.serving
+    spec = ReplicaSpec(config, row, known.step_times())
     if serving is None:
         return spec
     return replace(spec, entry_seconds=serving.entry_seconds, exit_seconds=serving.exit_seconds)
-
-
-def workload_of(given: argparse.Namespace, folder: Path, part: str) -> tuple[Workload, float]:
-    """The rate is a share of what the profile says can be done; what was measured before is asked for again."""
-    share = int(part.partition("-")[0])
-    before = folder / f"{share}.json"
-    if before.exists():
-        rate = float(json.loads(before.read_text())["rate"])
-    else:
-        rate = share / 100 * capacity(spec_of(given, folder))
-    count = max(round(rate * given.seconds), 20)
-    return Synthetic(LENGTHS, Poisson(rate)).workload(count, seed=share), rate
 
 
 def capacity(spec: ReplicaSpec) -> float:
@@ -130,42 +134,116 @@ def capacity(spec: ReplicaSpec) -> float:
     return QUEUE / simulate(Synthetic(LENGTHS, AllAtOnce()).workload(QUEUE, seed=1), spec).end
 
 
-def run_load(given: argparse.Namespace, folder: Path, part: str) -> None:
-    """The real server, asked by the real client."""
-    workload, rate = workload_of(given, folder, part)
-    print(f"{len(workload)} requests in {workload.duration:.0f} s: {workload.arrivals}", flush=True)
-    bystanders = Bystanders()
-    with ServerProcess(given.model, "--discipline", given.discipline, *settings(given)) as server:
-        run = run_blocking(measure(Target(server.url), workload, MeasureOptions(warmups=8)))
-        quiet = bystanders.seen()
-    for finding in run.findings:
-        if finding.level != "note":
-            print(f"{finding.level}: {finding.text}")
-    print(f"{quiet}")
-    values = {
-        "part": part,
-        "arrivals": workload.arrivals,
-        "rate": rate,
-        "quiet": str(quiet),
-        "client": {name: run.facts[name] for name in ("client_cpu", "client_lag_p99_ms", "client_overhead_ms")},
-        "steps": run.timeline.counters.get("steps"),
-        "ok": int(run.summary.whole.outcomes["ok"]),
-        "requests": len(run.records),
-        "in_flight": run.summary.steady.little.in_flight,
-        "figures": figures(run.records),
-        "ttft": run.records.ttft.tolist(),
-        "tpot": [None if np.isnan(value) else value for value in run.records.tpot.tolist()],
-        "e2e": run.records.e2e.tolist(),
-    }
-    (folder / f"{part}.json").write_text(json.dumps(values) + "\n")
+def piece_of(given: argparse.Namespace, part: str, rate: float, number: int) -> Workload:
+    """One piece of a load."""
+    count = max(round(rate * given.seconds), 10)
+    return Synthetic(LENGTHS, Poisson(rate)).workload(count, seed=100 * int(part) + number)
 
 
-def figures(records: Records) -> Figures:
+class Loads:
+    """The real server, asked by the real client, and the engine's steps timed between the pieces."""
+
+    def __init__(self, given: argparse.Namespace, folder: Path, part: str) -> None:
+        self.given, self.folder, self.part = given, folder, part
+        self.known = Profile.read(folder / "profile.json")
+        self.rate = int(part) / 100 * capacity(spec_of(given, self.known))
+        self.tries, self.patience = given.tries, given.patience
+        self.prompts = 0  # sets of prompts that were sent: the cache must know none of the next
+
+    def run(self) -> None:
+        given = self.given
+        built = build(EngineConfig(model=given.model, **settings(given)))
+        meter, info = Meter(built.executor, given.max_num_seqs, given.max_num_batched_tokens), built.info
+        pieces, turns = [], []
+        with ServerProcess(given.model, "--discipline", given.discipline, *flags(given)) as server:
+            target = Target(server.url)
+            self._send(target, fill(self.known.kv_tokens))
+            turns.append(self._time(meter, 0))
+            for number in range(given.pieces):
+                workload = piece_of(given, self.part, self.rate, number)
+                pieces.append(self._undisturbed(partial(self._piece, target, workload)))
+                turns.append(self._time(meter, number + 1))
+        facts = self.known.facts
+        loop = (facts["loop_seconds_a_step"], facts["loop_seconds_a_row"])
+        for number in range(given.pieces):
+            around = [*turns[number], *turns[number + 1]]
+            between = profile(meter.found(around), info, loop, self.known.serving)
+            between.write(self.folder / f"{self.part}-{number}.json")
+        (self.folder / f"{self.part}.json").write_text(json.dumps({"rate": self.rate, "pieces": pieces}) + "\n")
+
+    def _undisturbed(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Do it, and again if others worked on the machine meanwhile, once they have ended: a few times, with patience
+        for a while."""
+        while True:
+            bystanders = Bystanders()
+            found = work()
+            quiet = bystanders.seen()
+            found |= {"quiet": str(quiet), "disturbed": disturbed(quiet)}
+            if not found["disturbed"] or not self.tries:
+                return found
+            self.tries -= 1
+            print(f"{quiet}: once more", flush=True)
+            self._wait()
+
+    def _wait(self) -> None:
+        while self.patience > 0:
+            bystanders = Bystanders()
+            time.sleep(LOOK)
+            self.patience -= LOOK
+            if not disturbed(bystanders.seen()):
+                return
+
+    def _time(self, meter: Meter, number: int) -> list[Timed]:
+        share = list(range(number % SHARE, len(meter.steps), SHARE))
+
+        def turns() -> dict[str, Any]:
+            found = meter.turn(share)
+            short = [index for _, index, seconds in found if seconds < SHORT]
+            return {"found": found + meter.turn(short) + meter.turn(short)}
+
+        found: list[Timed] = self._undisturbed(turns)["found"]
+        meter.keep(found)
+        return found
+
+    def _send(self, target: Target, workload: Workload) -> Any:
+        self.prompts += 1
+        return run_blocking(measure(target, workload, MeasureOptions(warmups=0).with_prompts(self.prompts)))
+
+    def _piece(self, target: Target, workload: Workload) -> dict[str, Any]:
+        print(f"{len(workload)} requests in {workload.duration:.0f} s: {workload.arrivals}", flush=True)
+        run = self._send(target, workload)
+        ok = run.records.outcome == Outcome.OK
+        times = {name: [None if v != v else v for v in getattr(run.records, name)[ok].tolist()] for name in METRICS}
+        return {
+            "requests": len(workload),
+            "ok": int(ok.sum()),
+            "client": {name: run.facts[name] for name in ("client_cpu", "client_lag_p99_ms", "client_overhead_ms")},
+            "steps": run.timeline.counters.get("steps"),
+            **times,
+        }
+
+
+def disturbed(quiet: Quiet) -> bool:
+    return quiet.others > MOST or quiet.stolen > STOLEN
+
+
+def fill(kv_tokens: int) -> Workload:
+    """Requests that write every block of the cache once: the first to do so waits for the system's memory."""
+    kind = Kind(Lengths(500, 0.01), Lengths(2, 0.01))
+    return Synthetic((kind,), AllAtOnce()).workload(kv_tokens // 480 + 1, seed=1)
+
+
+def simulated(given: argparse.Namespace, part: str, rate: float, known: Sequence[Profile]) -> Figures:
+    """The same requests, each piece with its profile."""
+    done = [simulate(piece_of(given, part, rate, i), spec_of(given, each)).records for i, each in enumerate(known)]
+    return figures([{name: getattr(each, name) for name in METRICS} for each in done])
+
+
+def figures(pieces: Sequence[dict[str, Any]]) -> Figures:
     """Of all requests that ended well: metric -> mean, p50 and p99, in seconds."""
-    ok = records.select(records.outcome == Outcome.OK)
     found: Figures = {}
     for metric in METRICS:
-        values = getattr(ok, metric)
+        values = np.concatenate([np.array(piece[metric], np.float64) for piece in pieces])
         values = values[~np.isnan(values)]
         found[metric] = {
             "mean": float(values.mean()),
@@ -176,89 +254,52 @@ def figures(records: Records) -> Figures:
 
 
 def print_table(given: argparse.Namespace, folder: Path) -> int:
-    """Measured beside simulated. Status 1: something is outside its bound."""
-    profile = Profile.read(folder / "profile.json")
-    print(f"\n{profile.model} ({profile.dtype}) on {profile.hardware}")
-    print(f"profile: {profile.shapes} shapes, {profile.left_out_error:.1%} on shapes left out", end="")
-    print(f"; {profile.facts.get('quiet', '')}")
-    most = capacity(spec_of(given, folder))
-    print(f"capacity by simulation: {most:.2f} requests/s\n")
-    print(f"{'load':>5} {'metric':6} {'':5} {'measured':>10} {'simulated':>10} {'error':>8} {'bound':>6}", end="")
-    print(f"      {'at its speed':>22}")
+    """Measured beside simulated. Status 1: something is outside its bound with the step times of its own time."""
+    known = Profile.read(folder / "profile.json")
+    print(f"\n{known.model} ({known.dtype}) on {known.hardware}")
+    print(f"profile: {known.shapes} shapes, {known.left_out_error:.1%} on shapes left out", end="")
+    print(f"; {known.facts.get('quiet', '')}")
+    print(f"capacity by simulation: {capacity(spec_of(given, known)):.2f} requests/s\n")
+    print(f"{'load':>5} {'metric':6} {'':5} {'measured':>10} {'between':>10} {'error':>8} {'bound':>6}", end="")
+    print(f"      {'by the profile':>23}")
     missed = 0
     for part in given.loads.split(","):
         if not (folder / f"{part}.json").exists():
             print(f"{part:>4}% not measured")
             continue
-        workload, _ = workload_of(given, folder, part)
         run = json.loads((folder / f"{part}.json").read_text())
-        if run["requests"] != len(workload):
-            sys.exit(f"{folder}/{part}.json is of another profile; remove it, or measure it again with --part {part}")
-        spec = spec_of(given, folder)
-        simulated = figures(simulate(workload, spec).records)
-        factor = slowness(workload, spec, run)
-        slowed = replace(spec, times=spec.times.scaled(factor))
-        missed += _print_load(part, run, simulated, figures(simulate(workload, slowed).records))
-        print(f"      {run['rate']:.2f} requests/s, {run['rate'] / most:.0%} of capacity; {run['ok']} of", end=" ")
-        print(f"{run['requests']} answered, {run['in_flight']:.1f} in flight; {run['quiet']}")
-        if run.get("steps"):
-            print(f"      steps took {factor:.2f} times as long as the profile says")
-        print()
-        again = folder / f"{part}-again.json"
-        if again.exists():
-            _print_again(part, run, json.loads(again.read_text()))
+        between = [Profile.read(folder / f"{part}-{number}.json") for number in range(len(run["pieces"]))]
+        missed += _print_load(given, part, run, known, between)
     return 1 if missed else 0
 
 
-def slowness(workload: Workload, spec: ReplicaSpec, run: dict[str, Any]) -> float:
-    """By what all step times are to be multiplied for a mean step to take what it took; 1: that is not known."""
-    if not run.get("steps"):
-        return 1.0
-    real = _occupied(workload.times(), np.array(run["e2e"])) / run["steps"]
-    low, high = 0.5, 2.0
-    for _ in range(9):
-        factor = (low * high) ** 0.5
-        done = simulate(workload, replace(spec, times=spec.times.scaled(factor)))
-        step = _occupied(done.records.scheduled, done.records.e2e) / done.usage.steps
-        low, high = (factor, high) if step < real else (low, factor)
-    return float((low * high) ** 0.5)
-
-
-def _occupied(due: NDArray[np.float64], e2e: NDArray[np.float64]) -> float:
-    """Seconds in which somebody was in the system: from the times they were due, and how long they stayed."""
-    ends = np.maximum.accumulate(due + e2e)
-    return float((ends - np.maximum(due, np.append(due[0], ends[:-1]))).clip(0).sum())
-
-
-def _print_load(part: str, run: dict[str, object], simulated: Figures, slowed: Figures) -> int:
-    measured: Figures = run["figures"]  # type: ignore[assignment]
-    missed = 0
-    for (metric, statistic, real, found), (*_, other) in zip(
-        _rows(measured, simulated), _rows(measured, slowed), strict=True
-    ):
-        bound, error = BOUNDS[statistic], found / real - 1
-        missed += abs(error) > bound
-        print(f"{part:>4}% {metric:6} {statistic:5} {real * 1e3:7.1f} ms {found * 1e3:7.1f} ms", end=" ")
-        print(f"{error:+8.1%} {bound:6.0%} {_verdict(error, bound)}", end="  ")
-        print(f"{other * 1e3:7.1f} ms {other / real - 1:+8.1%} {_verdict(other / real - 1, bound)}")
+def _print_load(
+    given: argparse.Namespace, part: str, run: dict[str, Any], known: Profile, between: list[Profile]
+) -> int:
+    pieces, missed = run["pieces"], 0
+    if [piece["requests"] for piece in pieces] != [
+        len(piece_of(given, part, run["rate"], number)) for number in range(len(pieces))
+    ]:
+        sys.exit(f"{part}.json was measured with other settings; measure it again with --part {part}")
+    measured = figures(pieces)
+    then, now = (simulated(given, part, run["rate"], each) for each in ([known] * len(pieces), between))
+    for metric in METRICS:
+        for statistic, bound in BOUNDS.items():
+            real, found, other = (each[metric][statistic] for each in (measured, now, then))
+            error = found / real - 1
+            missed += abs(error) > bound
+            print(f"{part:>4}% {metric:6} {statistic:5} {real * 1e3:7.1f} ms {found * 1e3:7.1f} ms", end=" ")
+            print(f"{error:+8.1%} {bound:6.0%} {_verdict(error, bound)}", end="  ")
+            print(f"{other * 1e3:8.1f} ms {other / real - 1:+8.1%} {_verdict(other / real - 1, bound)}")
+    sent, ok = (sum(piece[name] for piece in pieces) for name in ("requests", "ok"))
+    busy = sum(piece["disturbed"] for piece in pieces)
+    told = f"{run['rate']:.2f} requests/s; {ok} of {sent} answered"
+    print(f"      {told}; others disturbed {busy} of {len(pieces)} pieces\n")
     return missed
 
 
 def _verdict(error: float, bound: float) -> str:
     return "pass" if abs(error) <= bound else "MISS"
-
-
-def _print_again(part: str, first: dict[str, object], second: dict[str, object]) -> None:
-    """What the same load differs from itself by, a few minutes later."""
-    rows = _rows(first["figures"], second["figures"])  # type: ignore[arg-type]
-    texts = [f"{metric} {statistic} {other / real - 1:+.1%}" for metric, statistic, real, other in rows]
-    print(
-        f"      the same {part} % load measured again differs from itself by: {', '.join(texts)}; {second['quiet']}\n"
-    )
-
-
-def _rows(one: Figures, other: Figures) -> Sequence[tuple[str, str, float, float]]:
-    return [(m, s, one[m][s], other[m][s]) for m in METRICS for s in BOUNDS]
 
 
 if __name__ == "__main__":

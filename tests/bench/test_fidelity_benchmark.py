@@ -18,6 +18,7 @@ PATH = Path(__file__).parents[2] / "benchmarks" / "fidelity.py"
 GIVEN = Namespace(
     discipline="paceline", max_num_seqs=8, max_num_batched_tokens=512, max_model_len=1024, seconds=5.0, loads="60"
 )
+PIECES = 2
 
 
 @pytest.fixture
@@ -37,25 +38,35 @@ def test_errors_are_told_and_judged(fidelity: ModuleType, tmp_path: Path, capsys
         serving=Serving(1e-3, 1e-5, 1e-3, 1e-3, 0.0),
     )  # fmt: skip
     profile.write(tmp_path / "profile.json")
-    workload, rate = fidelity.workload_of(GIVEN, tmp_path, "60")
-    spec = fidelity.spec_of(GIVEN, tmp_path)
-    run = {"requests": len(workload), "ok": len(workload), "in_flight": 1.0, "quiet": "quiet", "rate": rate}
+    spec = fidelity.spec_of(GIVEN, profile)
+    rate = 0.6 * fidelity.capacity(spec)
+    pieces = [fidelity.piece_of(GIVEN, "60", rate, number) for number in range(PIECES)]
 
-    def table(slower: float, p99: float = 1.0) -> tuple[int, str]:
-        """(status, what is printed) of a machine so many times slower, whose TTFT p99 is so many times longer."""
-        done = simulate(workload, replace(spec, times=spec.times.scaled(slower)))
-        found = fidelity.figures(done.records)
-        found["ttft"]["p99"] *= p99
-        told = {"figures": found, "steps": done.usage.steps, "e2e": done.records.e2e.tolist()}
-        (tmp_path / "60.json").write_text(json.dumps({**run, **told}))
+    def table(slower: float, between: float, longer: float = 1.0) -> tuple[int, str]:
+        """(status, what is printed) of a machine so many times slower than in its profile, and than between the pieces,
+        where first tokens take so many times longer."""
+        told = []
+        for number, piece in enumerate(pieces):
+            records = simulate(piece, replace(spec, times=spec.times.scaled(slower))).records
+            times = {name: getattr(records, name).tolist() for name in fidelity.METRICS}
+            times["ttft"] = [longer * value for value in times["ttft"]]
+            told.append({"requests": len(piece), "ok": len(piece), "disturbed": False, **times})
+            # What serving adds is not scaled where steps are timed between the pieces.
+            alone = [(tokens, between * (seconds + 1e-3) - 1e-3) for tokens, seconds in knots]
+            now = replace(profile, knots=alone, per_sample=between * (1e-4 + 1e-5) - 1e-5, per_context=between * 1e-6)
+            now.write(tmp_path / f"60-{number}.json")
+        (tmp_path / "60.json").write_text(json.dumps({"rate": rate, "pieces": told}))
         return fidelity.print_table(GIVEN, tmp_path), capsys.readouterr().out
 
-    status, said = table(1.0)
+    status, said = table(1.0, 1.0)
     assert status == 0 and said.count("pass") == 18
-    status, said = table(1.0, p99=1.2)
-    assert status == 1 and said.count("MISS") == 2 and "-16.7%    10% MISS" in said
-    status, said = table(1.3)
-    assert status == 1 and said.count("pass") == 9 and "steps took 1.30 times as long" in said
-    with pytest.raises(SystemExit, match="of another profile"):
-        (tmp_path / "60.json").write_text(json.dumps({**run, "requests": 1}))
+    status, said = table(1.3, 1.3)
+    assert status == 0 and 9 <= said.count("pass") < 18 and "others disturbed 0 of 2 pieces" in said
+    status, said = table(1.0, 1.0, longer=1.2)
+    assert status == 1 and said.count("MISS") == 6 and "-16.7%    10% MISS" in said
+    status, said = table(1.3, 1.0)
+    assert status == 1 and said.count("MISS") > 6
+    with pytest.raises(SystemExit, match="other settings"):
+        (tmp_path / "60.json").write_text(json.dumps({"rate": 3 * rate, "pieces": [{"requests": 1}]}))
+        (tmp_path / "60-0.json").write_text((tmp_path / "profile.json").read_text())
         fidelity.print_table(GIVEN, tmp_path)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from paceline.bench.bystanders import Bystanders
-from paceline.bench.profile import FittedTimer, measure
-from paceline.bench.serving_cost import Wave, fit_serving, serving_cost
+from paceline.bench.profile import FittedTimer, StepTimer, measure
+from paceline.bench.serving_cost import Visit, Wave, fit_serving, serving_cost, visits_seen
 from paceline.bench.step_grid import Grid
 from paceline.cli.app import run
 from paceline.core.plan import StepPlan, StepResult
@@ -59,7 +59,9 @@ def test_measured_steps_give_their_own_times_back() -> None:
     assert np.median(seconds / (20e-6 + 2e-6 * tokens)) == pytest.approx(1, rel=0.25)
     later = FittedTimer(found)
     assert later.seconds(8, 16) == pytest.approx(36e-6, rel=0.4)
-    assert later.prompt_seconds(100) == pytest.approx(220e-6, rel=0.4)
+    assert later.seconds(0, 0, 100) == pytest.approx(220e-6, rel=0.4)
+    now = StepTimer(Clockwork(), 8, 128)
+    assert now.seconds(4, 16, 60) == pytest.approx(148e-6, rel=0.4)
     with pytest.raises(ConfigError, match="--seconds"):
         measure(Clockwork(), 8, 128, seconds=0)
 
@@ -86,15 +88,39 @@ def test_what_serving_adds_is_found_again() -> None:
     assert (quicker.per_step, quicker.per_row, quicker.entry_seconds) == (0, 0, 0)
 
 
+def test_what_a_request_costs_shows_in_the_streams_beside_it() -> None:
+    """Decode steps of 10 ms; 3 ms in and 1 ms out; each that comes makes a step 2 ms longer, and its prompt 5."""
+    ends, due = [0.01], [0.0]
+    random = np.random.default_rng(3)
+    while len(ends) < 4000:
+        begin = ends[-1]
+        if len(ends) % 5 == 0:
+            due.append(begin + float(random.uniform(0, 0.01)))
+        comes_in = ends[-2] < due[-1] <= begin if len(ends) > 1 else False
+        ends.append(begin + 0.01 + (0.007 if comes_in else 0.0))
+    tokens = np.array(ends)
+    came = [(at - 0.003, float(tokens[np.searchsorted(tokens, at) + 1]) + 0.001) for at in due[1:-1]]
+    seen = visits_seen(tokens + 0.001, came, 0.005)
+    assert len(seen) > 0.9 * len(came)
+    assert np.mean([visit.wait for visit in seen]) == pytest.approx(0.004, abs=0.0003)
+    assert np.mean([visit.longer for visit in seen]) == pytest.approx(0.002, abs=1e-5)
+    found = fit_serving([Wave(1, 0.012, 0.01), Wave(2, 0.012, 0.01)], [], (0.0, 0.0), [Visit(0.004, 0.002)])
+    assert found.per_request == pytest.approx(0.002 - found.per_row)
+    assert found.entry_seconds + found.exit_seconds == pytest.approx(0.004)
+    late = visits_seen(tokens + 0.001, [(0.0, 0.011), (ends[-1] - 0.01, ends[-1] + 0.001)], 0.005)
+    assert late == []
+
+
 def test_waves_go_through_a_real_server(live: LiveServer) -> None:
     said: list[str] = []
     work = serving_cost(
-        live.url, lambda rows, context: 1e-3, lambda tokens: 1e-3, (0.0, 0.0), 16, 1, said.append, waves_of=(1, 4)
+        live.url, lambda rows, context, prompt: 1e-3, (0.0, 0.0), 16, 1, said.append, waves_of=(1, 4), kv_tokens=400
     )
     found = asyncio.run(work)
     assert said == ["round 1 through the server: 1, 4 requests at a time"]
     assert [row[0] for row in found.waves] == [1, 4]
     assert found.per_step + found.per_row > 1e-3  # this engine's steps take longer than the millisecond claimed
+    assert found.entry_seconds > 0
 
 
 def test_the_command_writes_a_profile_that_the_simulator_reads(

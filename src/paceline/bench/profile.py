@@ -19,10 +19,13 @@ from paceline.sim.latency import StepShape, shape_of
 from paceline.sim.profile import Measured, Profile, Serving, fit_profile, step_times
 
 Progress = Callable[[str], None]
+Timed = tuple[float, int, float]
+"""(when, the number of a step in its grid, the seconds it took)."""
 
 LEAST = 3  # times that every shape is measured
 MOST = 40
 STALL = 1.6  # times the median, from which on a step was held up by something that has nothing to do with it
+LARGE = 32  # tokens from which on a step computes rather than reads weights
 BIN = 2.0  # seconds over which a machine's speed is told
 VARIES = 0.08  # spread of its speed from which on a machine's profile is good for an average only
 
@@ -36,41 +39,74 @@ class Measurement:
     """Of the machine's speed in stretches of two seconds: its 90th over its 10th percentile, less one."""
 
 
+class Meter:
+    """Times the steps of a grid, each of them many times.
+
+    In turns and in an order drawn anew each time, so that a machine that slows down does so for all of them; a step's
+    time is the mean over the machine's moods, without stalls.
+    """
+
+    def __init__(self, executor: Executor, max_num_seqs: int, token_budget: int) -> None:
+        self._executor = executor
+        self._grid = Grid(executor, max_num_seqs, token_budget)
+        self._shuffle = random.Random(0)
+        self._order: list[Timed] = []
+        self.steps = self._grid.steps()
+        self.taken: list[list[float]] = [[] for _ in self.steps]
+        self._shapes: list[StepShape] = []
+        for rows in self.steps:
+            self._shapes.append(shape_of(self._grid.plan(rows)))
+            _timed(executor, self._grid, rows, fresh=True)  # the first of a kind warms up
+
+    def turn(self, due: Sequence[int]) -> list[Timed]:
+        """Time these steps, by their numbers, once each. What comes back counts when it is `keep`t."""
+        found, due = [], list(due)
+        self._shuffle.shuffle(due)
+        for index in due:
+            seconds = _timed(self._executor, self._grid, self.steps[index])
+            found.append((time.perf_counter(), index, seconds))
+        return found
+
+    def keep(self, found: Sequence[Timed]) -> None:
+        """Take in what a turn has found."""
+        for _, index, seconds in found:
+            self.taken[index].append(seconds)
+        self._order += found
+
+    def found(self, around: Sequence[Timed] = ()) -> Measurement:
+        """Of all that was kept: at least one time of every step. `around`: at the speed that the machine had in these
+        turns, which small and large steps may feel differently."""
+        typical = np.array([_typical(times) for times in self.taken])
+        large = np.array([shape.tokens >= LARGE for shape in self._shapes])
+        for kind in (large, ~large) if around else ():
+            ratios = [seconds / typical[index] for _, index, seconds in around if kind[index]]
+            if ratios:
+                typical[kind] *= _typical(ratios)
+        samples = [Measured(shape, value) for shape, value in zip(self._shapes, typical.tolist(), strict=True)]
+        return Measurement(samples, _spread(self._order, typical.tolist()))
+
+
 def measure(
     executor: Executor, max_num_seqs: int, token_budget: int, seconds: float = 45.0, progress: Progress = lambda _: None
 ) -> Measurement:
     """The time of every step of the grid, each measured several times, for about so many seconds in all.
 
-    In turns and in an order drawn anew each time, so that a machine that slows down does so for all of them; a step's
-    time is the mean over the machine's moods, without stalls. Short steps, which vary more, are measured more often
-    than long ones. ConfigError for no time.
+    Short steps, which vary more, are measured more often than long ones. ConfigError for no time.
     """
     if not seconds > 0:
         raise ConfigError("--seconds", seconds, "above 0")
-    grid = Grid(executor, max_num_seqs, token_budget)
-    steps = grid.steps()
-    taken: list[list[float]] = [[] for _ in steps]
-    order: list[tuple[float, int, float]] = []  # (when, which, how long)
-    shapes: list[StepShape] = []
-    for rows in steps:
-        shapes.append(shape_of(grid.plan(rows)))
-        _timed(executor, grid, rows, fresh=True)  # the first of a kind warms up
-    share, shuffle, rounds = seconds / len(steps), random.Random(0), 0
+    meter, rounds = Meter(executor, max_num_seqs, token_budget), 0
+    share = seconds / len(meter.steps)
     while due := [
         index
-        for index, times in enumerate(taken)
+        for index, times in enumerate(meter.taken)
         if len(times) < LEAST or (len(times) < MOST and sum(times) + float(np.mean(times)) / 2 < share)
     ]:
         rounds += 1
         if rounds <= LEAST:
-            progress(f"round {rounds} over {len(steps)} step shapes")
-        shuffle.shuffle(due)
-        for index in due:
-            taken[index].append(_timed(executor, grid, steps[index]))
-            order.append((time.perf_counter(), index, taken[index][-1]))
-    typical = [_typical(times) for times in taken]
-    samples = [Measured(shape, value) for shape, value in zip(shapes, typical, strict=True)]
-    return Measurement(samples, _spread(order, typical))
+            progress(f"round {rounds} over {len(meter.steps)} step shapes")
+        meter.keep(meter.turn(due))
+    return meter.found()
 
 
 def _typical(times: Sequence[float]) -> float:
@@ -78,7 +114,7 @@ def _typical(times: Sequence[float]) -> float:
     return float(values[values <= STALL * np.median(values)].mean())
 
 
-def _spread(order: Sequence[tuple[float, int, float]], typical: Sequence[float]) -> float:
+def _spread(order: Sequence[Timed], typical: Sequence[float]) -> float:
     """How much the machine's speed differs between stretches of the measurement, each step against its own kind."""
     when = np.array([at for at, _, _ in order])
     ratio = np.array([seconds / typical[index] for _, index, seconds in order])
@@ -94,20 +130,18 @@ def _timed(executor: Executor, grid: Grid, rows: Rows, fresh: bool = False) -> f
     return time.perf_counter() - begin
 
 
-class DecodeTimer:
-    """How long a decode step takes right now: served steps are held against it."""
+class StepTimer:
+    """How long a step takes right now: served steps are held against it."""
 
-    def __init__(self, executor: Executor, max_num_seqs: int) -> None:
-        self._executor, self._grid = executor, Grid(executor, max_num_seqs, max_num_seqs)
+    def __init__(self, executor: Executor, max_num_seqs: int, token_budget: int) -> None:
+        self._executor, self._grid = executor, Grid(executor, max_num_seqs, token_budget)
 
-    def seconds(self, rows: int, context: int, times: int = 9) -> float:
-        """The median of a few steps of so many rows, each with so many tokens before it."""
-        return float(np.median([_timed(self._executor, self._grid, [(context, 1)] * rows) for _ in range(times)]))
-
-    def prompt_seconds(self, tokens: int, times: int = 9) -> float:
-        """The same of a step with one prompt."""
-        grid = Grid(self._executor, 1, tokens)
-        return float(np.median([_timed(self._executor, grid, [(0, tokens)]) for _ in range(times)]))
+    def seconds(self, rows: int, context: int, prompt: int = 0, times: int = 9) -> float:
+        """The median of a few steps: so many rows decode, each with so many tokens before it, beside a prompt of so
+        many tokens (0: none)."""
+        step = [(context, 1)] * rows + [(0, prompt)] * (prompt > 0)
+        _timed(self._executor, self._grid, step)
+        return float(np.median([_timed(self._executor, self._grid, step) for _ in range(times)]))
 
 
 class FittedTimer:
@@ -117,13 +151,10 @@ class FittedTimer:
         fitted = fit_profile(measured.samples)
         self._times = step_times(fitted.knots, fitted.per_sample, fitted.per_pair, fitted.per_context)
 
-    def seconds(self, rows: int, context: int) -> float:
-        """As DecodeTimer's."""
-        return self._times.seconds(StepShape(rows, rows, 0.0, rows, float(rows * (context + 1))))
-
-    def prompt_seconds(self, tokens: int) -> float:
-        """As DecodeTimer's."""
-        return self._times.seconds(StepShape(tokens, 1, tokens * tokens / 2, 0, 0.0))
+    def seconds(self, rows: int, context: int, prompt: int = 0) -> float:
+        """As StepTimer's."""
+        sampled = rows + (prompt > 0)
+        return self._times.seconds(StepShape(rows + prompt, sampled, prompt**2 / 2, rows, float(rows * (context + 1))))
 
 
 def profile(

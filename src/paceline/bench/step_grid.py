@@ -42,6 +42,8 @@ class Grid:
         self._tokens = np.random.default_rng(0).integers(
             min(_FIRST_TOKEN, executor.vocab_size // 2), executor.vocab_size, (max_num_seqs, length), dtype=np.int32
         )
+        # Scattered over the memory, as they are in an engine that has served for a while.
+        self._blocks = np.random.default_rng(1).permutation(executor.num_blocks).astype(np.int32)
         self._table = np.zeros((max_num_seqs, -(-length // executor.block_size)), np.int32)
         self._step = 0
 
@@ -85,7 +87,7 @@ class Grid:
         size, block = self.executor.block_size, 0
         for row, (before, now) in enumerate(rows):
             needs = -(-(before + now) // size)
-            self._table[row, :needs] = np.arange(block, block + needs)
+            self._table[row, :needs] = self._blocks[block : block + needs]
             block += needs
         self._step += 1
         starts, counts = (np.array([pair[side] for pair in rows], np.int32) for side in (0, 1))

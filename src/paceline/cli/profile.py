@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,10 @@ from paceline.cli.sizes import parse_size
 from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
-    from paceline.bench.profile import DecodeTimer, FittedTimer
+    from paceline.bench.profile import FittedTimer, StepTimer
     from paceline.sim.profile import Serving
 
-SERVER_BLOCKS_A_ROW = 8  # of the server that is measured: what a request of a wave needs, and some to spare
+SERVER_BLOCKS_A_ROW = 4  # of the server that is measured: what a request of a wave needs, and some to spare
 
 
 def profile(
@@ -26,7 +27,7 @@ def profile(
     serving: Annotated[
         bool, typer.Option("--serving/--no-serving", help="Measure what a server on this machine adds, too.")
     ] = True,
-    rounds: Annotated[int, typer.Option(help="Rounds through the server."), Span(1, 10**4)] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds through the server."), Span(1, 10**4)] = 5,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Compute threads; default: one per core.")] = None,
@@ -41,7 +42,7 @@ def profile(
     from rich.console import Console
 
     from paceline.bench.bystanders import MOST, Bystanders
-    from paceline.bench.profile import VARIES, DecodeTimer, FittedTimer, measure
+    from paceline.bench.profile import VARIES, FittedTimer, StepTimer, measure
     from paceline.bench.profile import profile as fitted
     from paceline.engine.config import EngineConfig
     from paceline.engine.loop_cost import loop_cost
@@ -69,12 +70,12 @@ def profile(
     built = build(EngineConfig(model=model, **given), progress)  # type: ignore[arg-type]
     info, executor = built.info, built.executor
     del built
-    bystanders = Bystanders()
+    bystanders, began = Bystanders(), time.monotonic()
     measured = measure(executor, max_num_seqs, max_num_batched_tokens, seconds, progress)
     loop = loop_cost(max_num_seqs)
     served = None
     if serving:
-        timer: DecodeTimer | FittedTimer = DecodeTimer(executor, max_num_seqs)
+        timer: StepTimer | FittedTimer = StepTimer(executor, max_num_seqs, max_num_batched_tokens)
         if executor.device.type != "cpu":  # the server needs its memory
             timer = FittedTimer(measured)
             del executor
@@ -85,8 +86,9 @@ def profile(
     found = fitted(measured, info, loop, served, facts)
     found.write(output)
     console.print(
-        f"{found.shapes} step shapes; error {found.error:.1%}, {found.left_out_error:.1%} on shapes left out "
-        f"(worst {found.left_out_worst:.1%}); room for {found.kv_tokens:,} KV tokens",
+        f"{found.shapes} step shapes, {time.monotonic() - began:.0f} s; error {found.error:.1%}, "
+        f"{found.left_out_error:.1%} on shapes left out (worst {found.left_out_worst:.1%}); "
+        f"room for {found.kv_tokens:,} KV tokens",
         markup=False,
     )
     if quiet.others > MOST:
@@ -116,7 +118,7 @@ def _served(
     model: str,
     given: dict[str, Any],
     info: dict[str, Any],
-    timer: DecodeTimer | FittedTimer,
+    timer: StepTimer | FittedTimer,
     loop: tuple[float, float],
     rounds: int,
     progress: Any,
@@ -135,11 +137,12 @@ def _served(
     rows = given["max_num_seqs"]
     settings = {name: value for name, value in given.items() if name != "kv_cache_memory"}
     settings["num_blocks"] = min(info["num_blocks"], max(SERVER_BLOCKS_A_ROW * rows, 256))
-    settings["max_model_len"] = min(info["max_model_len"], settings["num_blocks"] * info["block_size"])
+    tokens = settings["num_blocks"] * info["block_size"]
+    settings["max_model_len"] = min(info["max_model_len"], tokens)
     flags = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     with ServerProcess(model, *flags) as server:
         found: Serving = run_blocking(
-            serving_cost(server.url, timer.seconds, timer.prompt_seconds, loop, rows, rounds, progress)
+            serving_cost(server.url, timer.seconds, loop, rows, rounds, progress, kv_tokens=tokens)
         )
     return found
 
@@ -147,8 +150,8 @@ def _served(
 def _print_serving(console: Any, served: Serving) -> None:
     console.print(
         f"behind a server on this machine: {served.per_step * 1e3:.2f} ms more a step and {served.per_row * 1e3:.3f} "
-        f"ms a row, error {served.error:.1%}; {(served.entry_seconds + served.exit_seconds) * 1e3:.1f} ms more to the "
-        "first token",
+        f"ms a row, error {served.error:.1%}; {served.per_request * 1e3:.2f} ms a request; "
+        f"{(served.entry_seconds + served.exit_seconds) * 1e3:.1f} ms more to the first token",
         markup=False,
     )
     for size, alone, through in served.waves:

@@ -2,7 +2,9 @@
 
 A step's time is a part that depends on its number of tokens alone, and terms linear in what its rows attend to:
 
-    seconds = fixed(tokens) + sampled * per_sample + pairs * per_pair + context * per_context
+    seconds = fixed(tokens) + sampled * per_sample + pairs * per_pair + context * per_context + first * per_first
+
+where `first` of the sampled rows get their first token.
 
 `analytic` derives these from a model's shape and a device's data sheet: a roofline with a soft corner, in the manner of
 the planners BLIS and Vidur, with few enough constants to fit on published points. A measured profile gives them as they
@@ -70,12 +72,15 @@ class StepTimes:
         window: int = 0,
         window_share: float = 0.0,
         scale: float = 1.0,
+        per_first: float = 0.0,
     ) -> None:
-        """`fixed` seconds by number of tokens; `window_share` of the layers look back only `window` tokens."""
+        """`fixed` seconds by number of tokens; `window_share` of the layers look back only `window` tokens; `per_first`
+        is what a request costs once, in the step that gives it its first token."""
         self._fixed = fixed
         self._known: dict[int, float] = {}
         self.per_sample, self.per_pair, self.per_context = per_sample, per_pair, per_context
         self.window, self.window_share, self.scale = window, window_share, scale
+        self.per_first = per_first
 
     def scaled(self, factor: float) -> StepTimes:
         """Every step `factor` times as long."""
@@ -87,6 +92,7 @@ class StepTimes:
             self.window,
             self.window_share,
             self.scale * factor,
+            self.per_first,
         )
 
     def fixed(self, tokens: int) -> float:
@@ -102,6 +108,8 @@ class StepTimes:
         if self.window_share:
             context -= self.window_share * max(context - self.window * shape.rows, 0.0)
         base = self.fixed(shape.tokens) + self.per_sample * shape.sampled + self.per_pair * shape.pairs
+        if self.per_first and shape.sampled > shape.rows:
+            base += self.per_first * (shape.sampled - shape.rows)
         return (base + self.per_context * context) * self.scale
 
     def decode_run(self, rows: int, context: int, count: int) -> FloatArray:

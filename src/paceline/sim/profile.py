@@ -39,6 +39,8 @@ class Serving:
     error: float  # mean absolute share, on the waves measured
     waves: list[tuple[int, float, float]] = field(default_factory=list)
     """(requests at a time, seconds of a step by the engine alone, and as served)."""
+    per_request: float = 0.0
+    """Seconds that a request costs its step for being taken in and answered: in the step of its first token."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,11 @@ class Profile:
     def step_times(self, served: bool = True) -> StepTimes:
         """Step times of the engine behind its server, as far as that was measured, or (`served` False) by itself."""
         serving = self.serving if served else None
-        per_step, per_row = (serving.per_step, serving.per_row) if serving else (0.0, 0.0)
-        knots = [(tokens, seconds + per_step) for tokens, seconds in self.knots]
-        return step_times(knots, self.per_sample + per_row, self.per_pair, self.per_context)
+        if serving is None:
+            return step_times(self.knots, self.per_sample, self.per_pair, self.per_context)
+        knots = [(tokens, seconds + serving.per_step) for tokens, seconds in self.knots]
+        per_sample = self.per_sample + serving.per_row
+        return step_times(knots, per_sample, self.per_pair, self.per_context, serving.per_request)
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
@@ -96,7 +100,9 @@ class Profile:
         return Profile(**{**values, "knots": knots})
 
 
-def step_times(knots: Sequence[tuple[int, float]], per_sample: float, per_pair: float, per_context: float) -> StepTimes:
+def step_times(
+    knots: Sequence[tuple[int, float]], per_sample: float, per_pair: float, per_context: float, per_first: float = 0.0
+) -> StepTimes:
     """Straight lines between the knots, and on beyond the last."""
     tokens = np.array([knot[0] for knot in knots], np.float64)
     seconds = np.array([knot[1] for knot in knots])
@@ -107,7 +113,7 @@ def step_times(knots: Sequence[tuple[int, float]], per_sample: float, per_pair: 
             return float(seconds[-1] + slope * (count - tokens[-1]))
         return float(np.interp(count, tokens, seconds))
 
-    return StepTimes(fixed, per_sample, per_pair, per_context)
+    return StepTimes(fixed, per_sample, per_pair, per_context, per_first=per_first)
 
 
 @dataclass(frozen=True)
