@@ -18,7 +18,7 @@ from paceline.core.plan import StepPlan, StepResult
 from paceline.engine.loop_cost import loop_cost
 from paceline.errors import ConfigError
 from paceline.sim.latency import StepShape, shape_of
-from paceline.sim.profile import Profile, fit_profile
+from paceline.sim.profile import Profile, fit_profile, step_times
 from tests.exec.random_models import CONFIGS, random_model, save
 from tests.server.conftest import LiveServer
 
@@ -154,3 +154,12 @@ def test_others_at_work_are_noticed_and_children_are_not() -> None:
         pass
     seen = bystanders.seen()
     assert seen.others != seen.others or 0 <= seen.others < 1
+
+
+def test_a_requests_cost_is_in_the_step_of_its_first_token_and_survives_slowing_down() -> None:
+    times = step_times([(1, 0.01), (64, 0.01)], 0.0, 0.0, 0.0, per_first=2e-3)
+    decode, last_chunk = StepShape(4, 4, 0.0, 4, 64.0), StepShape(20, 5, 128.0, 4, 64.0)
+    assert times.seconds(decode) == times.decode_run(4, 64, 1)[0] == 0.01
+    assert times.seconds(last_chunk) == pytest.approx(0.012)
+    assert times.seconds(StepShape(20, 4, 128.0, 4, 64.0)) == 0.01
+    assert times.scaled(2).seconds(last_chunk) == pytest.approx(0.024)
