@@ -82,8 +82,8 @@ def test_a_sweep_finds_the_knee(fake: FakeServer, tmp_path: Path, capsys: pytest
     fake.manner = "one at a time"
     page = tmp_path / "sweep.html"
     status = bench(
-        *("sweep", "--base-url", fake.url, "--num-prompts", "40", "--output-len", "4", "--start-rate", "8", "--quiet"),
-        *("--steps", "1", "--good-share", "0.9", "--goodput", "ttft:400", "--html", str(page), "--num-warmups", "0"),
+        *("sweep", "--base-url", fake.url, "--num-prompts", "25", "--output-len", "4", "--start-rate", "8", "--quiet"),
+        *("--steps", "1", "--good-share", "0.9", "--goodput", "ttft:200", "--html", str(page), "--num-warmups", "0"),
         *("--arrivals", "constant", "--save-result", "--result-dir", str(tmp_path), "--result-filename", "sweep.json"),
     )
     said = " ".join(capsys.readouterr().out.split())

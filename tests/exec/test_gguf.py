@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import gguf
@@ -109,10 +110,12 @@ def test_number_formats_come_out_near_the_original(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_the_default_model_equals_transformers_reading_the_same_file():
+def test_the_default_model_equals_transformers_reading_the_same_file(monkeypatch):
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+    for slow in ("GGUFReader", "get_tensor_name_map"):  # which transformers asks for the same again and again
+        monkeypatch.setattr(gguf, slow, functools.cache(getattr(gguf, slow)))
     source = resolve(DEFAULT_MODEL)
     theirs = LlamaForCausalLM(LlamaConfig(**load_gguf_checkpoint(source.path)["config"])).eval()
     theirs.load_state_dict(
