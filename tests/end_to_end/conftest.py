@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -35,7 +37,10 @@ def prompts(executor: ModelExecutor) -> list[list[int]]:
 def expected(executor: ModelExecutor, prompts: list[list[int]]) -> list[list[int]]:
     """Greedy tokens of `transformers.generate`, one prompt at a time, end-of-sequence ignored."""
     path = executor.source.path
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        for slow in ("GGUFReader", "get_tensor_name_map"):  # which transformers asks for the same again and again
+            patch.setattr(gguf, slow, functools.cache(getattr(gguf, slow)))
+        model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     model.generation_config.eos_token_id = None
     generated = []
     for prompt in prompts:
