@@ -22,7 +22,7 @@ Progress = Callable[[str], None]
 Timed = tuple[float, int, float]
 """(when, the number of a step in its grid, the seconds it took)."""
 
-LEAST = 3  # times that every shape is measured
+LEAST = 2  # times that every shape is measured
 MOST = 40
 STALL = 1.6  # times the median, from which on a step was held up by something that has nothing to do with it
 LARGE = 32  # tokens from which on a step computes rather than reads weights

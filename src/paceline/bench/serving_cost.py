@@ -65,7 +65,7 @@ async def serving_cost(
     alone: Alone,
     loop: tuple[float, float],
     max_num_seqs: int,
-    rounds: int = 5,
+    rounds: int = 4,
     progress: Callable[[str], None] = lambda _: None,
     waves_of: Sequence[int] = WAVES,
     kv_tokens: int = 0,

@@ -27,7 +27,7 @@ def profile(
     serving: Annotated[
         bool, typer.Option("--serving/--no-serving", help="Measure what a server on this machine adds, too.")
     ] = True,
-    rounds: Annotated[int, typer.Option(help="Rounds through the server."), Span(1, 10**4)] = 5,
+    rounds: Annotated[int, typer.Option(help="Rounds through the server."), Span(1, 10**4)] = 4,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Compute threads; default: one per core.")] = None,
