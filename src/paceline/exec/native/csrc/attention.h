@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <type_traits>
 #include <vector>
 
 #include "product.h"
@@ -152,10 +153,12 @@ struct Blocks {
   }
 };
 
-// o[r] = o[r] * shrink[r] + p[r] times the values of `count` blocks, for PANELS panels of their columns.
+// o[r] = o[r] * shrink[r] + p[r] times the values of `count` blocks, for PANELS panels of their columns. Of `ahead`, as many
+// blocks are fetched meanwhile, `ahead_bytes` of each; null: nothing.
 template <class Format, int ROWS, int PANELS>
 inline void gather(const typename Format::Activation* p, size_t p_stride, const typename Format::Stored* const* blocks,
-                   int count, size_t column, size_t stride, const float* shrink, float* o, size_t o_stride) {
+                   int count, size_t column, size_t stride, const float* shrink, float* o, size_t o_stride,
+                   const char* const* ahead, size_t ahead_bytes) {
   constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
   Floats sums[ROWS][kAcross];
 #pragma GCC unroll 16
@@ -165,10 +168,16 @@ inline void gather(const typename Format::Activation* p, size_t p_stride, const 
   }
   for (int block = 0; block < count; ++block) {
     const typename Format::Stored* from = blocks[block] + column * Format::kStep;
+    constexpr int kTurns = kBlockTokens / Format::kStep;
+    const Ahead fetching = Ahead::region(ahead == nullptr ? nullptr : ahead[block], ahead_bytes, PANELS, kTurns);
+    size_t fetched = 0;
     for (int t = 0; t < kBlockTokens; t += Format::kStep, p += Format::kStep, from += stride) {
       typename Format::Raw raw[kAcross];
 #pragma GCC unroll 8
       for (int j = 0; j < kAcross; ++j) raw[j] = Format::raw(from + j * kPer);
+#pragma GCC unroll 8
+      for (int i = 0; i < PANELS; ++i) __builtin_prefetch(fetching.at[i] + fetched, 0, 2);
+      fetched += fetching.pace;
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; ++r) {
         const typename Format::Spread spread = Format::spread(p + r * p_stride);
@@ -187,18 +196,14 @@ inline void gather(const typename Format::Activation* p, size_t p_stride, const 
 template <class Format, int PANELS, int ROWS = kRows>
 inline void gather_rows(int rows, const typename Format::Activation* p, size_t p_stride,
                         const typename Format::Stored* const* blocks, int count, size_t column, size_t stride,
-                        const float* shrink, float* o, size_t o_stride) {
+                        const float* shrink, float* o, size_t o_stride, const char* const* ahead, size_t ahead_bytes) {
   if constexpr (ROWS > 1) {
     if (rows < ROWS) {
       return gather_rows<Format, PANELS, ROWS - 1>(rows, p, p_stride, blocks, count, column, stride, shrink, o,
-                                                   o_stride);
+                                                   o_stride, ahead, ahead_bytes);
     }
   }
-  gather<Format, ROWS, PANELS>(p, p_stride, blocks, count, column, stride, shrink, o, o_stride);
-}
-
-inline void fetch_ahead(const void* from, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+  gather<Format, ROWS, PANELS>(p, p_stride, blocks, count, column, stride, shrink, o, o_stride, ahead, ahead_bytes);
 }
 
 struct Scoring {
@@ -240,10 +245,47 @@ inline float weigh(float* scores, int count, int64_t low, int64_t high, const Sc
   return shrink;
 }
 
+template <int value>
+using Number = std::integral_constant<int, value>;
+
+// The first keys of a task, which are wanted as soon as it begins.
+struct Begun {
+  const char* keys[kChunkTokens / kBlockTokens];
+  int count = 0;
+};
+
+// The first key that a task looks at.
+inline int64_t first_key(const Places& places, const Task& task, const Scoring& scoring) {
+  const int length = places.lengths[task.row];
+  const int start = length - (places.query_starts[task.row + 1] - places.query_starts[task.row]);
+  int64_t key = 0;
+  if (scoring.window > 0) key = std::max<int64_t>(0, start + task.first - scoring.window + 1);
+  if (task.parts > 1) key = std::max<int64_t>(key, int64_t(task.part) * kPartTokens);
+  return key;
+}
+
+inline size_t block_of(const Places& places, int row, int64_t logical) {
+  const int64_t within = places.block_size / kBlockTokens;
+  return size_t(places.block_table[size_t(row) * places.table_stride + size_t(logical / within)] * within + logical % within);
+}
+
+template <class Format>
+inline void begin(const Cache& cache, const Places& places, const Task& task, const Units& units, int unit,
+                  const Scoring& scoring, Begun& found) {
+  const int64_t first = first_key(places, task, scoring) / kBlockTokens;
+  const int64_t blocks = (places.lengths[task.row] + kBlockTokens - 1) / kBlockTokens - first;
+  found.count = int(std::min<int64_t>(blocks, kChunkTokens / kBlockTokens));
+  for (int i = 0; i < found.count; ++i) {
+    found.keys[i] = reinterpret_cast<const char*>(
+        Blocks<Format>::keys(cache, block_of(places, task.row, first + i), unit / units.splits));
+  }
+}
+
 // The heads of one unit, for the tokens and keys of one task. Queries [token][heads * key_size].
 template <class Format, class Put>
 inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const Task& task, const Units& units,
-                   int unit, const Scoring& scoring, const typename Format::Activation* queries, size_t query_stride, Put put) {
+                   int unit, const Scoring& scoring, const typename Format::Activation* queries, size_t query_stride,
+                   const Begun& next, Put put) {
   typedef typename Format::Activation Activation;
   typedef typename Format::Stored Stored;
   const int size = cache.key_size, width = cache.value_stride, head = unit / units.splits;
@@ -266,28 +308,34 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
   std::fill(output, output + size_t(rows) * width, 0.0f);
   std::fill(maximum, maximum + rows, kLowest);
   std::fill(total, total + rows, 0.0f);
-  int64_t key_begin = 0, key_end = start + task.last;
-  if (scoring.window > 0) key_begin = std::max<int64_t>(0, start + task.first - scoring.window + 1);
-  if (task.parts > 1) {
-    key_begin = std::max<int64_t>(key_begin, int64_t(task.part) * kPartTokens);
-    key_end = std::min<int64_t>(key_end, int64_t(task.part + 1) * kPartTokens);
-  }
-  const int32_t* table = places.block_table + size_t(task.row) * places.table_stride;
-  const int within = places.block_size / kBlockTokens, height = even_block(rows);
-  auto block_of = [&](int64_t logical) {
-    return size_t(table[logical / within]) * within + size_t(logical % within);
-  };
+  const int64_t key_begin = first_key(places, task, scoring);
+  int64_t key_end = start + task.last;
+  if (task.parts > 1) key_end = std::min<int64_t>(key_end, int64_t(task.part + 1) * kPartTokens);
+  const int height = even_block(rows);
+  const size_t key_bytes = Blocks<Format>::key_elements(cache) * sizeof(Stored);
+  const size_t value_bytes = Blocks<Format>::value_elements(cache) * sizeof(Stored);
   for (int64_t chunk = key_begin / kBlockTokens * kBlockTokens; chunk < key_end; chunk += kChunkTokens) {
     const int keys = int(std::min<int64_t>(kChunkTokens, key_end - chunk));
     const int count = (keys + kBlockTokens - 1) / kBlockTokens;
     const Stored* key_blocks[kChunkTokens / kBlockTokens + 1];
     const Stored* value_blocks[kChunkTokens / kBlockTokens];
     for (int i = 0; i < count; ++i) {
-      const size_t block = block_of(chunk / kBlockTokens + i);
+      const size_t block = block_of(places, task.row, chunk / kBlockTokens + i);
       key_blocks[i] = Blocks<Format>::keys(cache, block, head);
       value_blocks[i] = Blocks<Format>::values(cache, block, head);
     }
     key_blocks[count] = key_blocks[count - 1];
+    // While keys are multiplied, their values are on their way; while values are, the keys of the next chunk.
+    const char* wanted[kChunkTokens / kBlockTokens] = {};
+    for (int i = 0; i < count; ++i) {
+      const int64_t later = chunk + kChunkTokens + i * kBlockTokens;
+      if (later < key_end) {
+        wanted[i] = reinterpret_cast<const char*>(
+            Blocks<Format>::keys(cache, block_of(places, task.row, later / kBlockTokens), head));
+      } else if (chunk + kChunkTokens >= key_end && i < next.count) {
+        wanted[i] = next.keys[i];
+      }
+    }
     if constexpr (Traits<Format>::kScaled) {
       const size_t bytes = kBlockTokens * sizeof(float);
       for (int i = 0; i < count; ++i) {
@@ -307,18 +355,22 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
     }
     for (int row = 0; row < rows; row += height) {
       const int some = std::min(height, rows - row);
-      for (int i = 0; i < count; i += kPanels) {
-        for (int j = i; j < std::min(count, i + kPanels) && row == 0; ++j) {
-          // The values of these keys, and the keys as far on as one chunk: on their way while this multiplies.
-          fetch_ahead(value_blocks[j], Blocks<Format>::value_elements(cache) * sizeof(Stored));
-          if (chunk + kChunkTokens + j * kBlockTokens >= key_end) continue;
-          fetch_ahead(Blocks<Format>::keys(cache, block_of(chunk / kBlockTokens + kChunkTokens / kBlockTokens + j), head),
-                      Blocks<Format>::key_elements(cache) * sizeof(Stored));
+      const auto score = [&](auto panels, int i, auto most) {
+        constexpr int kAtOnce = decltype(panels)::value;
+        Ahead values;
+        for (int j = 0; j < kAtOnce && row == 0; ++j) {
+          values.at[j] = reinterpret_cast<const char*>(value_blocks[std::min(i + j, count - 1)]);
         }
-        multiply_rows<Format, kPanels>(some, query + size_t(row) * size, size, key_blocks + i,
-                                       kPanel * Format::kStep, size / Format::kStep,
-                                       scores + size_t(row) * kChunkTokens + i * kPanel, kChunkTokens);
+        if (row == 0) values.pace = std::min(kLine, value_bytes / size_t(size / Format::kStep));
+        multiply_rows<Format, kAtOnce, false, decltype(most)::value>(
+            some, query + size_t(row) * size, size, key_blocks + i, kPanel * Format::kStep, size / Format::kStep,
+            scores + size_t(row) * kChunkTokens + i * kPanel, kChunkTokens, values);
+      };
+      int i = 0;
+      if (some <= kFewRows) {
+        for (; i + kMorePanels <= count; i += kMorePanels) score(Number<kMorePanels>(), i, Number<kFewRows>());
       }
+      for (; i < count; i += kPanels) score(Number<kPanels>(), i, Number<kRows>());
       for (int r = row; r < row + some; ++r) {
         const int64_t position = start + task.first + r / shared;
         const int64_t low = scoring.window > 0 ? position - scoring.window + 1 : 0;
@@ -326,17 +378,24 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
                                   std::max(low, key_begin) - chunk, std::min(position + 1, key_end) - chunk, scoring,
                                   key_scales, value_scales, maximum[r], total[r], weights + size_t(r) * kChunkTokens);
       }
+      const auto sum_up = [&](auto panels, int column, auto most) {
+        constexpr int kAtOnce = decltype(panels)::value;
+        const size_t from = key_bytes * size_t(column) / size_t(width), bytes = key_bytes * kAtOnce * kPanel / size_t(width);
+        const char* slices[kChunkTokens / kBlockTokens];
+        for (int i = 0; i < count; ++i) slices[i] = wanted[i] == nullptr ? nullptr : wanted[i] + from;
+        gather_rows<Format, kAtOnce, decltype(most)::value>(
+            some, weights + size_t(row) * kChunkTokens, kChunkTokens, value_blocks, count, column,
+            size_t(width) * Format::kStep, shrink + row, output + size_t(row) * width + column, width,
+            row == 0 ? slices : nullptr, bytes);
+      };
       int column = 0;
-      for (; column + kPanels * kPanel <= width; column += kPanels * kPanel) {
-        gather_rows<Format, kPanels>(some, weights + size_t(row) * kChunkTokens, kChunkTokens, value_blocks, count,
-                                     column, size_t(width) * Format::kStep, shrink + row,
-                                     output + size_t(row) * width + column, width);
+      if (some <= kFewRows) {
+        for (; column + kMorePanels * kPanel <= width; column += kMorePanels * kPanel) {
+          sum_up(Number<kMorePanels>(), column, Number<kFewRows>());
+        }
       }
-      for (; column < width; column += kPanel) {
-        gather_rows<Format, 1>(some, weights + size_t(row) * kChunkTokens, kChunkTokens, value_blocks, count, column,
-                               size_t(width) * Format::kStep, shrink + row, output + size_t(row) * width + column,
-                               width);
-      }
+      for (; column + kPanels * kPanel <= width; column += kPanels * kPanel) sum_up(Number<kPanels>(), column, Number<kRows>());
+      for (; column < width; column += kPanel) sum_up(Number<1>(), column, Number<kRows>());
     }
   }
   if (task.parts == 1) {

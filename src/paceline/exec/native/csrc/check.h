@@ -32,7 +32,7 @@ inline bool product_is_right(double tolerance) {
   const Linear map{panels.data(), nullptr, inputs, outputs, nullptr};
   bool right = true;
   for (int part = 0; part < parts_of(map, rows); ++part) {
-    linear_part<Format>(map, Left<Format>{left.data(), inputs, nullptr, rows}, part, [&](int row, int column, const float* piece) {
+    linear_part<Format>(map, Left<Format>{left.data(), inputs, nullptr, rows}, part, {}, [&](int row, int column, const float* piece) {
       for (int i = 0; i < kGroupColumns; ++i) {
         double expected = 0;
         for (int k = 0; k < inputs; ++k) {
@@ -65,7 +65,7 @@ inline bool quantised_is_right(double tolerance) {
     round_activations<Format>(left.data() + size_t(r) * inputs, inputs, rounded.data() + r, size_t(rows));
   }
   double error = 0, size = 0;
-  linear_part<Format>(map, Left<Format>{left.data(), inputs, rounded.data(), rows}, 0,
+  linear_part<Format>(map, Left<Format>{left.data(), inputs, rounded.data(), rows}, 0, {},
                       [&](int r, int column, const float* piece) {
     for (int i = 0; i < kGroupColumns; ++i) {
       widen_row(table, column + i, inputs, row.data());
@@ -112,7 +112,7 @@ inline bool attention_is_right(double tolerance) {
   Tasks tasks;
   plan_tasks(tasks, places, 1, heads, size);
   bool right = true;
-  attend<KV>(cache, places, tasks, tasks.list[0], Units(heads), 0, Scoring{0.3f, 0, 0}, query.data(), size_t(heads) * size,
+  attend<KV>(cache, places, tasks, tasks.list[0], Units(heads), 0, Scoring{0.3f, 0, 0}, query.data(), size_t(heads) * size, Begun(),
                  [&](int, int head, const float* output, float factor) {
     std::vector<double> weights(length);
     double total = 0;

@@ -60,7 +60,9 @@ struct Workspace {
 };
 
 constexpr int kPhasesPerLayer = 10;
-constexpr int kSomeTokens = 8;  // tokens of one part of the work between two products
+constexpr int kSomeTokens = 8;   // tokens of one part of the work between two products
+constexpr int kMoreTokens = 32;  // where K/V are written, if there are many: neighbours share the lines of a block, which two
+                                 // threads would take from each other
 
 inline size_t padded(int size) { return (size_t(size) + 31) / 32 * 32; }
 
@@ -106,25 +108,26 @@ class Pass {
       const Cache cache{layer.keys, layer.values, d_.kv_heads, d_.head_size, d_.head_size, d_.value_stride,
                         d_.kv_eight};
       norm_all(team, phase, layer.input_norm, layer.qkv);
-      project(team, phase, layer.qkv, normed_, hidden_width_, [&](int token, int column, const float* piece) {
+      project(team, phase, layer.qkv, normed_, hidden_width_, nullptr, [&](int token, int column, const float* piece) {
         copy(qkv_ + token * qkv_width_ + column, piece);
       });
-      between(team, phase, [&](int token) { rotate_and_write(token, layer, cache); });
+      rotate_all(team, phase, layer, cache);
       attend_all(team, phase, layer, cache);
       round_all(team, phase, layer.output, attended_, query_width_);
-      project(team, phase, layer.output, attended_, query_width_, [&](int token, int column, const float* piece) {
+      project(team, phase, layer.output, attended_, query_width_, &layer.gate_up, [&](int token, int column, const float* piece) {
         add(residual_ + token * hidden_width_ + column, piece);
       });
       norm_all(team, phase, layer.mlp_norm, layer.gate_up);
       const bool wide = rounds<Format>(layer.down);
-      project(team, phase, layer.gate_up, normed_, hidden_width_, [&](int token, int column, const float* piece) {
+      project(team, phase, layer.gate_up, normed_, hidden_width_, &layer.down, [&](int token, int column, const float* piece) {
         for (int i = 0; i < kPanel; i += kLanes) {
           const Floats gate = activate(d_.activation, load<Floats>(piece + i));
           put(inner_, token * inner_width_ + column / 2 + i, gate * load<Floats>(piece + kPanel + i), wide);
         }
       });
       round_all(team, phase, layer.down, inner_, inner_width_);
-      project(team, phase, layer.down, inner_, inner_width_, [&](int token, int column, const float* piece) {
+      const Linear* next = index + 1 < d_.layers ? &d_.layer[index + 1].qkv : nullptr;
+      project(team, phase, layer.down, inner_, inner_width_, next, [&](int token, int column, const float* piece) {
         add(residual_ + token * hidden_width_ + column, piece);
       });
     }
@@ -135,12 +138,12 @@ class Pass {
   }
 
  private:
-  // `work(token)` for all tokens.
+  // `work(token)` for all tokens, `some` at a time.
   template <class Work>
-  void between(Team& team, int& phase, Work work) {
-    team.share(phase++, (tokens_ + kSomeTokens - 1) / kSomeTokens, [&](int part) {
-      const int last = std::min(tokens_, (part + 1) * kSomeTokens);
-      for (int token = part * kSomeTokens; token < last; ++token) work(token);
+  void between(Team& team, int& phase, Work work, int some = kSomeTokens) {
+    team.share(phase++, (tokens_ + some - 1) / some, [&](int part) {
+      const int last = std::min(tokens_, (part + 1) * some);
+      for (int token = part * some; token < last; ++token) work(token);
     });
   }
 
@@ -165,10 +168,14 @@ class Pass {
     between(team, phase, [&](int token) { round_row(from + token * width, map.inputs, rounded_ + token, size_t(tokens_)); });
   }
 
+  // `next`: the map whose weights are wanted after this one's, or null.
   template <class Take>
-  void project(Team& team, int& phase, const Linear& map, const float* from, size_t width, Take take) {
+  void project(Team& team, int& phase, const Linear& map, const float* from, size_t width, const Linear* next,
+               Take take) {
     const Left<Format> left{reinterpret_cast<const Activation*>(from), width, rounded_, tokens_};
-    team.share(phase++, parts_of(map, tokens_), [&](int part) { linear_part<Format>(map, left, part, take); });
+    team.share(phase++, parts_of(map, tokens_), [&](int part) {
+      linear_part<Format>(map, left, part, after<Format>(map, tokens_, part, team.threads(), next), take);
+    });
   }
 
   static void put(float* to, size_t index, Floats values, bool wide) {
@@ -204,6 +211,11 @@ class Pass {
       cosine[i] = std::cos(angle) * d_.rope_scale;
       cosine[half + i] = std::sin(angle) * d_.rope_scale;
     }
+  }
+
+  void rotate_all(Team& team, int& phase, const DecoderLayer& layer, const Cache& cache) {
+    const bool many = tokens_ >= 4 * kMoreTokens;
+    between(team, phase, [&](int token) { rotate_and_write(token, layer, cache); }, many ? kMoreTokens : kSomeTokens);
   }
 
   void rotate_and_write(int token, const DecoderLayer& layer, const Cache& cache) {
@@ -244,7 +256,12 @@ class Pass {
     const bool wide = rounds<Format>(layer.output);
     team.share(phase++, int(tasks_.list.size()) * count, [&](int part) {
       const Task& task = tasks_.list[size_t(part / count)];
-      attend<KV>(cache, step_.places, tasks_, task, units, part % count, scoring, query_, query_width_,
+      Begun next;
+      const int other = part + team.threads();
+      if (other / count < int(tasks_.list.size())) {
+        begin<KV>(cache, step_.places, tasks_.list[size_t(other / count)], units, other % count, scoring, next);
+      }
+      attend<KV>(cache, step_.places, tasks_, task, units, part % count, scoring, query_, query_width_, next,
                      [&](int token, int head, const float* output, float factor) {
                        const size_t to = size_t(token) * query_width_ + size_t(head) * size;
                        int i = 0;

@@ -57,8 +57,35 @@ void multiply_all(Workspace& own, const Linear& map, const typename Format::Acti
         round_activations<Format>(from + size_t(row) * map.inputs, map.inputs, blocks + row, size_t(rows));
       });
     }
-    team.share(1, parts_of(map, rows), [&](int part) { linear_part<Format>(map, left, part, take); });
+    team.share(1, parts_of(map, rows), [&](int part) {
+      linear_part<Format>(map, left, part, after<Format>(map, rows, part, threads, nullptr), take);
+    });
   });
+}
+
+// Of the largest of `count` numbers, the first of equals; the first NaN, if there is one.
+inline int place_of_largest(const float* from, int count) {
+  static_assert(kGroupColumns % kLanes == 0, "whole vectors");
+  if (count == kGroupColumns) {
+    Floats most = load<Floats>(from), probe = most * 0.0f;
+    for (int i = kLanes; i < kGroupColumns; i += kLanes) {
+      const Floats next = load<Floats>(from + i);
+      most = larger(most, next);
+      probe += next * 0.0f;
+    }
+    if (sum(probe) == 0) {  // neither NaN nor infinite
+      const float value = largest(most);
+      for (int i = 0; i < kGroupColumns; i += kLanes) {
+        const uint32_t equal = lanes_equal(load<Floats>(from + i), value);
+        if (equal != 0) return i + __builtin_ctz(equal);
+      }
+    }
+  }
+  int place = 0;
+  for (int i = 1; i < count; ++i) {
+    if (!(from[i] <= from[place]) && from[place] == from[place]) place = i;
+  }
+  return place;
 }
 
 template <class Format>
@@ -88,7 +115,7 @@ void attend_all(const Cache& cache, const Places& places, const void* queries, c
     team.share(1, int(own.tasks.list.size()) * count, [&](int part) {
       const Task& task = own.tasks.list[size_t(part / count)];
       attend<KV>(cache, places, own.tasks, task, units, part % count, scoring,
-                 static_cast<const typename Format::Activation*>(queries), size_t(heads) * size,
+                 static_cast<const typename Format::Activation*>(queries), size_t(heads) * size, Begun(),
                  [&](int token, int head, const float* from, float factor) {
                    float* to = output + (size_t(token) * heads + head) * width;
                    for (int i = 0; i < width; ++i) to[i] = from[i] * factor;
@@ -192,12 +219,9 @@ EXPORT void paceline_largest(int32_t format, const Linear* map, const void* from
     auto beats = [](float a, float b) { return !(a <= b) && b == b; };
     multiply_all<Format>(own, *map, static_cast<const Activation*>(from), rows, threads, memory,
                          [&](int row, int column, const float* piece) {
-                           Best found{piece[0], column};
                            const int last = std::min(kGroupColumns, map->outputs - column);
-                           for (int i = 1; i < last; ++i) {
-                             if (beats(piece[i], found.value)) found = {piece[i], column + i};
-                           }
-                           best[size_t(row) * groups + column / kGroupColumns] = found;
+                           const int place = place_of_largest(piece, last);
+                           best[size_t(row) * groups + column / kGroupColumns] = {piece[place], column + place};
                          });
     for (int row = 0; row < rows; ++row) {
       Best found = best[size_t(row) * groups];

@@ -54,19 +54,38 @@ inline Ints iota() {
 }
 
 inline float sum(Floats vector) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)vector);
+#else
   float total = 0;
   for (int i = 0; i < kLanes; ++i) total += vector[i];
   return total;
+#endif
+}
+
+// A bit for each lane that equals `value`.
+inline uint32_t lanes_equal(Floats vector, float value) {
+#if defined(__AVX512F__)
+  return _mm512_cmpeq_ps_mask((__m512)vector, _mm512_set1_ps(value));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= uint32_t(vector[i] == value) << i;
+  return bits;
+#endif
 }
 
 inline float largest(Floats vector) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)vector);
+#else
   float found = vector[0];
-  for (int i = 1; i < kLanes; ++i) found = vector[i] > found ? vector[i] : found;
+  for (int i = 1; i < kLanes; ++i) found = std::max(found, vector[i]);
   return found;
+#endif
 }
 
 // e^x to about 1e-7; 0 below -87.3, which includes -inf. NaN stays NaN.
-inline Floats exponential(Floats x) {
+__attribute__((always_inline)) inline Floats exponential(Floats x) {
   const Floats high = splat(88.0f), low = splat(-87.3f), magic = splat(12582912.0f);
   const Ints tiny = x < low;
   x = x > high ? high : x;

@@ -6,6 +6,7 @@
 // would fight with it for the cores.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -55,7 +56,10 @@ class Team {
     }
   }
 
-  void reset(int phases) {
+  int threads() const { return threads_; }
+
+  void reset(int phases, int threads) {
+    threads_ = threads;
     if (phases_.size() < size_t(phases)) phases_ = std::vector<Phase>(size_t(phases));
     for (int i = 0; i < phases; ++i) {
       phases_[size_t(i)].next.store(0, std::memory_order_relaxed);
@@ -70,12 +74,13 @@ class Team {
   };
   static constexpr int kSpins = 2000;
   std::vector<Phase> phases_;
+  int threads_ = 1;
 };
 
 // Runs `work(team)` on `threads` threads at once. `phases`: how many different phases it shares out.
 template <class Work>
 void run_together(Team& team, int threads, int phases, Work work) {
-  team.reset(phases);
+  team.reset(phases, std::max(threads, 1));
   if (threads <= 1) {
     work(team);
     return;
