@@ -37,6 +37,9 @@ CONTESTANTS = {
     "paceline, no cache": Contestant(
         "paceline", None, "bf16", {"dtype": "bfloat16", "kv_cache_memory": _KV, "enable_prefix_caching": False}
     ),
+    "paceline 8-bit KV": Contestant(
+        "paceline", None, "bf16", {"dtype": "bfloat16", "kv_cache_memory": _KV, "kv_cache_dtype": "int8"}
+    ),
     "paceline Q4_1": Contestant("paceline", None, "given", {"kv_cache_memory": _KV, "quantization": "keep"}),
     "vllm": Contestant("vllm", "vllm", "bf16", _VLLM),
     "openvino": Contestant("openvino", "openvino", "openvino", _OPENVINO | {"properties": _BF16}),

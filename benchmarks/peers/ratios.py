@@ -41,6 +41,16 @@ _ONE = {"streams": 1}
 
 ROWS = {
     "w1": Row("W1, bf16", "w1", "paceline", ("vllm", "openvino"), "output_rate", "output tok/s", 1.5, 2.0),
+    "w1-8-bit-kv": Row(
+        "W1, bf16, K/V in 8 bits on both sides",
+        "w1",
+        "paceline 8-bit KV",
+        ("openvino",),
+        "output_rate",
+        "output tok/s",
+        1.5,
+        2.0,
+    ),
     "decode-1": Row(
         "decode, 1 stream, bf16", "decode", "paceline", _BF16, "ms_per_token", "ms/token", 1.1, 0.9, True, _ONE
     ),

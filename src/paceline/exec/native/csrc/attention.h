@@ -4,8 +4,7 @@
 // token, and values as [16 / step][value_size][step]. Both are the right side of a product as they lie, so neither is ever
 // copied. A scheduler's block of more tokens is several of these.
 //
-// In 8 bits (Eight<Format>) a block of keys, or values, is followed by the 16 scales of its tokens, float32; products are
-// as in Format, with numbers widened on the way.
+// In 8 bits (Eight<Format>) a block of keys, or values, is followed by the 16 scales of its tokens, float32; see Traits.
 #pragma once
 
 #include <atomic>
@@ -154,17 +153,20 @@ struct Blocks {
 };
 
 // o[r] = o[r] * shrink[r] + p[r] times the values of `count` blocks, for PANELS panels of their columns. Of `ahead`, as many
-// blocks are fetched meanwhile, `ahead_bytes` of each; null: nothing.
+// blocks are fetched meanwhile, `ahead_bytes` of each; null: nothing. `factors`: of sums of whole numbers.
 template <class Format, int ROWS, int PANELS>
 inline void gather(const typename Format::Activation* p, size_t p_stride, const typename Format::Stored* const* blocks,
-                   int count, size_t column, size_t stride, const float* shrink, float* o, size_t o_stride,
-                   const char* const* ahead, size_t ahead_bytes) {
+                   int count, size_t column, size_t stride, const float* shrink, const float* factors,
+                   float* o, size_t o_stride, const char* const* ahead, size_t ahead_bytes) {
   constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
-  Floats sums[ROWS][kAcross];
+  constexpr bool kFloats = std::is_same_v<typename Format::Sum, Floats>;
+  typename Format::Sum sums[ROWS][kAcross] = {};
+  if constexpr (kFloats) {
 #pragma GCC unroll 16
-  for (int r = 0; r < ROWS; ++r) {
+    for (int r = 0; r < ROWS; ++r) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Floats>(o + r * o_stride + j * kLanes) * shrink[r];
+      for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Floats>(o + r * o_stride + j * kLanes) * shrink[r];
+    }
   }
   for (int block = 0; block < count; ++block) {
     const typename Format::Stored* from = blocks[block] + column * Format::kStep;
@@ -189,21 +191,27 @@ inline void gather(const typename Format::Activation* p, size_t p_stride, const 
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kAcross; ++j) store(o + r * o_stride + j * kLanes, sums[r][j]);
+    for (int j = 0; j < kAcross; ++j) {
+      float* to = o + r * o_stride + j * kLanes;
+      if constexpr (kFloats) store(to, sums[r][j]);
+      else store(to, load<Floats>(to) * shrink[r] + __builtin_convertvector(sums[r][j], Floats) * factors[r]);
+    }
   }
 }
 
 template <class Format, int PANELS, int ROWS = kRows>
 inline void gather_rows(int rows, const typename Format::Activation* p, size_t p_stride,
                         const typename Format::Stored* const* blocks, int count, size_t column, size_t stride,
-                        const float* shrink, float* o, size_t o_stride, const char* const* ahead, size_t ahead_bytes) {
+                        const float* shrink, const float* factors, float* o, size_t o_stride,
+                        const char* const* ahead, size_t ahead_bytes) {
   if constexpr (ROWS > 1) {
     if (rows < ROWS) {
-      return gather_rows<Format, PANELS, ROWS - 1>(rows, p, p_stride, blocks, count, column, stride, shrink, o,
-                                                   o_stride, ahead, ahead_bytes);
+      return gather_rows<Format, PANELS, ROWS - 1>(rows, p, p_stride, blocks, count, column, stride, shrink,
+                                                   factors, o, o_stride, ahead, ahead_bytes);
     }
   }
-  gather<Format, ROWS, PANELS>(p, p_stride, blocks, count, column, stride, shrink, o, o_stride, ahead, ahead_bytes);
+  gather<Format, ROWS, PANELS>(p, p_stride, blocks, count, column, stride, shrink, factors, o, o_stride, ahead,
+                               ahead_bytes);
 }
 
 struct Scoring {
@@ -212,17 +220,44 @@ struct Scoring {
   int64_t window;  // 0: none
 };
 
+// To 16 bits, what is largest to 32,767; `count` is rounded up to whole vectors. Returns what turns them back, NaN where a
+// number is not finite.
+inline float to_whole(const float* from, int count, int16_t* to) {
+  Floats most{}, probe{};
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats value = load<Floats>(from + i);
+    most = larger(most, larger(value, -value));
+    probe += value * 0.0f;
+  }
+  const float top = largest(most), inverse = top > 0 ? 32767.0f / top : 0.0f;
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats whole = load<Floats>(from + i) * inverse + 12582912.0f;  // 1.5 * 2^23, see narrow_row
+    store(to + i, __builtin_convertvector(as_ints(whole), Shorts));
+  }
+  return top / 32767.0f + sum(probe);
+}
+
+// Factors of one row's whole numbers: of its query, and of its weights for one chunk of keys.
+struct Factors {
+  float query = 1;
+  float weights = 1;
+};
+
 // Scores of one row and `count` keys into weights, keys outside [low, high) of the chunk excluded. Returns the factor
 // on what was summed before. `key_scales`, `value_scales`: of the keys and values of the chunk, in 8 bits only.
 template <class Format>
 inline float weigh(float* scores, int count, int64_t low, int64_t high, const Scoring& scoring, const float* key_scales,
-                   const float* value_scales, float& maximum, float& total, typename Format::Activation* weights) {
-  const float cap = scoring.softcap;
+                   const float* value_scales, float& maximum, float& total,
+                   typename Traits<Format>::Products::Activation* weights, Factors& factors) {
+  constexpr bool kScaled = Traits<Format>::kScaled, kWhole = Traits<Format>::kWhole;
+  const float cap = scoring.softcap, scale = scoring.scale * factors.query;
   const bool whole = low <= 0 && high >= count;
   Floats most = splat(kLowest);
   for (int i = 0; i < count; i += kLanes) {
-    Floats score = load<Floats>(scores + i) * scoring.scale;
-    if constexpr (Traits<Format>::kScaled) score *= load<Floats>(key_scales + i);
+    Floats score;
+    if constexpr (kWhole) score = __builtin_convertvector(load<Ints>(scores + i), Floats) * scale;
+    else score = load<Floats>(scores + i) * scale;
+    if constexpr (kScaled) score *= load<Floats>(key_scales + i);
     if (cap > 0) score = cap * hyperbolic_tangent(score / cap);
     if (!whole) {
       const Ints key = iota() + i;
@@ -234,11 +269,13 @@ inline float weigh(float* scores, int count, int64_t low, int64_t high, const Sc
   const float now = std::max(maximum, largest(most));
   Floats sums{};
   for (int i = 0; i < count; i += kLanes) {
-    const Floats weight = exponential(load<Floats>(scores + i) - now);
+    Floats weight = exponential(load<Floats>(scores + i) - now);
     sums += weight;
-    if constexpr (Traits<Format>::kScaled) Format::activations(weights + i, weight * load<Floats>(value_scales + i));
+    if constexpr (kScaled) weight *= load<Floats>(value_scales + i);
+    if constexpr (kWhole) store(scores + i, weight);
     else Format::activations(weights + i, weight);
   }
+  if constexpr (kWhole) factors.weights = to_whole(scores, count, weights);
   const float shrink = maximum == now ? 1.0f : exponential(splat(maximum - now))[0];
   total = total * shrink + sum(sums);
   maximum = now;
@@ -286,24 +323,35 @@ template <class Format, class Put>
 inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const Task& task, const Units& units,
                    int unit, const Scoring& scoring, const typename Format::Activation* queries, size_t query_stride,
                    const Begun& next, Put put) {
-  typedef typename Format::Activation Activation;
+  typedef typename Traits<Format>::Products Products;
+  typedef typename Products::Activation Activation;
   typedef typename Format::Stored Stored;
+  constexpr bool kScaled = Traits<Format>::kScaled;
   const int size = cache.key_size, width = cache.value_stride, head = unit / units.splits;
   const int first_head = units.first(unit), shared = units.heads(unit), heads = units.shared * cache.kv_heads;
   const int length = places.lengths[task.row], begin = places.query_starts[task.row];
   const int start = length - (places.query_starts[task.row + 1] - begin);
   const int rows = (task.last - task.first) * shared;
-  alignas(64) Activation query[kTileRows * kMostSize];
+  alignas(64) Activation query[kTileRows * kMostSize + kLanes];
   alignas(64) float scores[kTileRows * kChunkTokens];
   alignas(64) Activation weights[kTileRows * kChunkTokens];
   alignas(64) float output[kTileRows * kMostSize];
-  alignas(64) Stored tail[kBlockTokens * kMostSize + Blocks<Format>::kScales];
+  alignas(64) Stored tail[kScaled ? 1 : kBlockTokens * kMostSize];
   alignas(64) float key_scales[kChunkTokens], value_scales[kChunkTokens];
-  float maximum[kTileRows], total[kTileRows], shrink[kTileRows];
+  float maximum[kTileRows], total[kTileRows], shrink[kTileRows], weight_factors[kTileRows];
+  Factors factors[kTileRows];
   for (int token = task.first; token < task.last; ++token) {
-    std::memcpy(query + size_t(token - task.first) * shared * size,
-                queries + size_t(begin + token) * query_stride + size_t(first_head) * size,
-                size_t(shared) * size * sizeof(Activation));
+    const auto* from = queries + size_t(begin + token) * query_stride + size_t(first_head) * size;
+    const int row = (token - task.first) * shared;
+    if constexpr (Traits<Format>::kWhole) {
+      alignas(64) float wide[kMostSize + kLanes] = {};
+      for (int r = 0; r < shared; ++r) {
+        for (int i = 0; i < size; ++i) wide[i] = Format::number(from[size_t(r) * size + i]);
+        factors[row + r].query = to_whole(wide, size, query + size_t(row + r) * size);
+      }
+    } else {
+      std::memcpy(query + size_t(row) * size, from, size_t(shared) * size * sizeof(Activation));
+    }
   }
   std::fill(output, output + size_t(rows) * width, 0.0f);
   std::fill(maximum, maximum + rows, kLowest);
@@ -336,16 +384,13 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
         wanted[i] = next.keys[i];
       }
     }
-    if constexpr (Traits<Format>::kScaled) {
-      const size_t bytes = kBlockTokens * sizeof(float);
+    if constexpr (kScaled) {
       for (int i = 0; i < count; ++i) {
-        std::memcpy(key_scales + i * kBlockTokens, key_blocks[i] + size_t(size) * kBlockTokens, bytes);
-        std::memcpy(value_scales + i * kBlockTokens, value_blocks[i] + size_t(width) * kBlockTokens, bytes);
+        std::memcpy(key_scales + i * kBlockTokens, key_blocks[i] + size_t(size) * kBlockTokens, kBlockTokens * sizeof(float));
+        __builtin_prefetch(value_blocks[i] + size_t(width) * kBlockTokens, 0, 2);
       }
-      // What lies past a sequence's end may be anything.
-      for (int64_t i = std::max<int64_t>(0, length - chunk); i < count * kBlockTokens; ++i) value_scales[i] = 0.0f;
     }
-    if (chunk + int64_t(count) * kBlockTokens > length) {
+    if (!kScaled && chunk + int64_t(count) * kBlockTokens > length) {
       // What lies past a sequence's end may be anything, NaN included, and must not be multiplied even by zero.
       std::memcpy(tail, value_blocks[count - 1], Blocks<Format>::value_elements(cache) * sizeof(Stored));
       for (int offset = int(length - chunk) % kBlockTokens; offset < kBlockTokens; ++offset) {
@@ -362,7 +407,7 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
           values.at[j] = reinterpret_cast<const char*>(value_blocks[std::min(i + j, count - 1)]);
         }
         if (row == 0) values.pace = std::min(kLine, value_bytes / size_t(size / Format::kStep));
-        multiply_rows<Format, kAtOnce, false, decltype(most)::value>(
+        multiply_rows<Products, kAtOnce, false, decltype(most)::value>(
             some, query + size_t(row) * size, size, key_blocks + i, kPanel * Format::kStep, size / Format::kStep,
             scores + size_t(row) * kChunkTokens + i * kPanel, kChunkTokens, values);
       };
@@ -371,22 +416,31 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
         for (; i + kMorePanels <= count; i += kMorePanels) score(Number<kMorePanels>(), i, Number<kFewRows>());
       }
       for (; i < count; i += kPanels) score(Number<kPanels>(), i, Number<kRows>());
+      if constexpr (kScaled) {
+        for (int i = 0; i < count && row == 0; ++i) {
+          std::memcpy(value_scales + i * kBlockTokens, value_blocks[i] + size_t(width) * kBlockTokens, kBlockTokens * sizeof(float));
+        }
+        // What lies past a sequence's end may be any number.
+        for (int64_t i = std::max<int64_t>(0, length - chunk); i < count * kBlockTokens; ++i) value_scales[i] = 0.0f;
+      }
       for (int r = row; r < row + some; ++r) {
         const int64_t position = start + task.first + r / shared;
         const int64_t low = scoring.window > 0 ? position - scoring.window + 1 : 0;
         shrink[r] = weigh<Format>(scores + size_t(r) * kChunkTokens, count * kBlockTokens,
                                   std::max(low, key_begin) - chunk, std::min(position + 1, key_end) - chunk, scoring,
-                                  key_scales, value_scales, maximum[r], total[r], weights + size_t(r) * kChunkTokens);
+                                  key_scales, value_scales, maximum[r], total[r], weights + size_t(r) * kChunkTokens,
+                                  factors[r]);
+        weight_factors[r] = factors[r].weights;
       }
       const auto sum_up = [&](auto panels, int column, auto most) {
         constexpr int kAtOnce = decltype(panels)::value;
         const size_t from = key_bytes * size_t(column) / size_t(width), bytes = key_bytes * kAtOnce * kPanel / size_t(width);
         const char* slices[kChunkTokens / kBlockTokens];
         for (int i = 0; i < count; ++i) slices[i] = wanted[i] == nullptr ? nullptr : wanted[i] + from;
-        gather_rows<Format, kAtOnce, decltype(most)::value>(
+        gather_rows<Products, kAtOnce, decltype(most)::value>(
             some, weights + size_t(row) * kChunkTokens, kChunkTokens, value_blocks, count, column,
-            size_t(width) * Format::kStep, shrink + row, output + size_t(row) * width + column, width,
-            row == 0 ? slices : nullptr, bytes);
+            size_t(width) * Format::kStep, shrink + row, weight_factors + row, output + size_t(row) * width + column,
+            width, row == 0 ? slices : nullptr, bytes);
       };
       int column = 0;
       if (some <= kFewRows) {

@@ -17,6 +17,7 @@ struct Float32 {
   typedef float Activation;
   typedef Floats Raw;
   typedef Floats Spread;
+  typedef Floats Sum;
   static constexpr int kStep = 1;
   static Raw raw(const Stored* panel) { return load<Floats>(panel); }
   static Spread spread(const Activation* value) { return splat(*value); }
@@ -35,6 +36,7 @@ struct Float16 {
   typedef float Activation;
   typedef Floats Raw;
   typedef Floats Spread;
+  typedef Floats Sum;
   static constexpr int kStep = 1;
   static Raw raw(const Stored* panel) { return widen_fp16(load<Halves>(panel)); }
   static Spread spread(const Activation* value) { return splat(*value); }
@@ -54,14 +56,9 @@ struct BFloat16 {
   typedef uint16_t Activation;
   typedef __m512i Raw;
   typedef __m512i Spread;
+  typedef Floats Sum;
   static constexpr int kStep = 2;
   static Raw raw(const Stored* panel) { return _mm512_loadu_si512(panel); }
-  static Raw raw_of(const int8_t* pairs) {
-    const auto wide = [](const int8_t* from) {
-      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-    };
-    return (Raw)_mm512_cvtne2ps_pbh(wide(pairs + 16), wide(pairs));
-  }
   static Spread spread(const Activation* pair) { return _mm512_set1_epi32(load<int32_t>(pair)); }
   static Floats multiply_add(Floats sum, Spread a, Raw b) {
     return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
@@ -80,6 +77,7 @@ struct BFloat16 {
   typedef float Activation;
   struct Raw { Floats even, odd; };
   struct Spread { Floats even, odd; };
+  typedef Floats Sum;
   static constexpr int kStep = 2;
   static Raw raw(const Stored* panel) {
     const Ints pairs = load<Ints>(panel);
@@ -113,17 +111,42 @@ struct Eight : Format {
   }
 };
 
+// How products with K/V are done. kScaled: they have scales. kWhole: in whole numbers, as queries and attention weights,
+// brought to 16 bits, are then too. Products: the numbers that are multiplied.
 template <class Format>
 struct Traits {
-  static constexpr bool kScaled = false;
-  typedef Format Base;
+  static constexpr bool kScaled = false, kWhole = false;
+  typedef Format Products;
 };
 
 template <class Format>
 struct Traits<Eight<Format>> {
-  static constexpr bool kScaled = true;
-  typedef Format Base;
+  static constexpr bool kScaled = true, kWhole = false;
+  typedef Eight<Format> Products;
 };
+
+#if defined(__AVX512BF16__)
+// Whole numbers of 16 bits on the left, of 8 on the right: to widen these to bfloat16 takes longer than to multiply them.
+struct Whole {
+  typedef int8_t Stored;
+  typedef int16_t Activation;
+  typedef __m512i Raw;
+  typedef __m512i Spread;
+  typedef Ints Sum;
+  static constexpr int kStep = 2;
+  static Raw raw(const Stored* from) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static Spread spread(const Activation* pair) { return _mm512_set1_epi32(paceline::load<int32_t>(pair)); }
+  static Ints multiply_add(Ints sum, Spread a, Raw b) { return (Ints)_mm512_dpwssd_epi32((__m512i)sum, a, b); }
+};
+
+template <>
+struct Traits<Eight<BFloat16>> {
+  static constexpr bool kScaled = true, kWhole = true;
+  typedef Whole Products;
+};
+#endif
 
 enum FormatNumber { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 

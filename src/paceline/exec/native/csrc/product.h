@@ -59,10 +59,11 @@ template <class Format, int ROWS, int PANELS, bool kMore = false>
 inline void multiply(const typename Format::Activation* a, size_t a_stride, const typename Format::Stored* const* b,
                      size_t stride, int steps, float* c, size_t c_stride, const Ahead& ahead = {}) {
   constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
-  Floats sums[ROWS][kAcross] = {};
+  typedef typename Format::Sum Sum;
+  Sum sums[ROWS][kAcross] = {};
   if constexpr (kMore) {
     for (int r = 0; r < ROWS; ++r) {
-      for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Floats>(c + r * c_stride + j * kLanes);
+      for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Sum>(c + r * c_stride + j * kLanes);
     }
   }
   const typename Format::Stored* at[PANELS];
