@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -19,11 +20,17 @@ from .rig import Rig
 NEW_TOKENS = 10
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kernels", default="auto", help="of the executor, as of paceline serve: auto, off, avx2 ...")
+
+
 @pytest.fixture(scope="session")
-def executor() -> ModelExecutor:
-    return ModelExecutor(
-        ExecutorConfig(dtype="float32", block_size=16, num_blocks=1024, max_num_seqs=64, max_model_len=512, threads=1)
+def executor(request: pytest.FixtureRequest) -> ModelExecutor:
+    config = ExecutorConfig(
+        dtype="float32", block_size=16, num_blocks=1024, max_num_seqs=64, max_model_len=512, threads=1
     )
+    kernels = request.config.getoption("--kernels", "auto")  # there when pytest is given this folder
+    return ModelExecutor(replace(config, kernels=kernels))
 
 
 @pytest.fixture(scope="session")

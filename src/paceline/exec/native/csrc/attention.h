@@ -1,48 +1,16 @@
-// Attention over paged K/V, prefill and decode alike, with an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022).
-//
-// K/V of a layer lie in blocks of 16 tokens, [block][kv head]: keys as panels [key_size / step][16][step], one column per
-// token, and values as [16 / step][value_size][step]. Both are the right side of a product as they lie, so neither is ever
-// copied. A scheduler's block of more tokens is several of these.
-//
-// In 8 bits (Eight<Format>) a block of keys, or values, is followed by the 16 scales of its tokens, float32; see Traits.
+// Attention over paged K/V, prefill and decode alike, chunk by chunk of keys (Dao et al. 2022).
 #pragma once
 
 #include <atomic>
-#include <type_traits>
 #include <vector>
 
-#include "product.h"
+#include "softmax.h"
 
 namespace paceline {
 
-constexpr int kBlockTokens = kPanel;
 constexpr int kChunkTokens = 128;  // keys between two looks at the running maximum
 constexpr int kPartTokens = 256;   // keys of a decode row one thread takes; fixed, so results don't depend on the threads
 constexpr int kTileRows = 48;      // query rows (tokens x heads that share K/V) of one part of a prefill
-constexpr int kMostSize = 256;     // largest head
-constexpr float kLowest = -1e30f;  // below any score, and finite: differences stay numbers
-
-struct Cache {
-  void* keys;
-  void* values;
-  int32_t kv_heads;
-  int32_t key_size;
-  int32_t value_size;    // as the model has it
-  int32_t value_stride;  // as stored: a multiple of 16
-  int32_t eight;         // whether K/V are in 8 bits
-};
-
-// Where the tokens of a step sit; see AttentionMetadata.
-struct Places {
-  int32_t tokens;
-  int32_t rows;
-  int32_t block_size;
-  int32_t table_stride;
-  const int64_t* slots;
-  const int32_t* query_starts;
-  const int32_t* lengths;
-  const int32_t* block_table;
-};
 
 struct Task {
   int32_t row, first, last;  // tokens of the row, counted within the step
@@ -89,199 +57,6 @@ inline void plan_tasks(Tasks& tasks, const Places& places, int kv_heads, int sha
   if (tasks.finished.size() < counters) tasks.finished = std::vector<std::atomic<int>>(2 * counters);
 }
 
-template <class Format>
-struct Blocks {
-  typedef typename Format::Stored Stored;
-  static constexpr bool kScaled = Traits<Format>::kScaled;
-  static constexpr size_t kScales = kScaled ? kBlockTokens * sizeof(float) / sizeof(Stored) : 0;
-  static size_t key_elements(const Cache& cache) { return size_t(cache.key_size) * kBlockTokens + kScales; }
-  static size_t value_elements(const Cache& cache) { return size_t(cache.value_stride) * kBlockTokens + kScales; }
-  static Stored* keys(const Cache& cache, size_t block, int head) {
-    return static_cast<Stored*>(cache.keys) + (block * cache.kv_heads + head) * key_elements(cache);
-  }
-  static Stored* values(const Cache& cache, size_t block, int head) {
-    return static_cast<Stored*>(cache.values) + (block * cache.kv_heads + head) * value_elements(cache);
-  }
-  static size_t value_index(const Cache& cache, int offset, int i) {
-    return (size_t(offset / Format::kStep) * cache.value_stride + i) * Format::kStep + offset % Format::kStep;
-  }
-  // The scales of the tokens of a block of keys of `size`, or of values.
-  static char* scales(Stored* block, int size) { return reinterpret_cast<char*>(block + size_t(size) * kBlockTokens); }
-  static void put_key(const Cache& cache, int64_t slot, int head, const float* key) {
-    alignas(64) Stored narrow[kMostSize + kLanes];
-    const int offset = int(slot % kBlockTokens);
-    Stored* block = keys(cache, size_t(slot / kBlockTokens), head);
-    narrow_row(key, cache.key_size, narrow, scales(block, cache.key_size) + offset * sizeof(float));
-    Stored* to = block + offset * Format::kStep;
-    for (int i = 0; i < cache.key_size; i += Format::kStep, to += kBlockTokens * Format::kStep) {
-      for (int s = 0; s < Format::kStep; ++s) to[s] = narrow[i + s];
-    }
-  }
-  static void put_value(const Cache& cache, int64_t slot, int head, const float* value) {
-    alignas(64) Stored narrow[kMostSize + kLanes];
-    const int offset = int(slot % kBlockTokens);
-    Stored* block = values(cache, size_t(slot / kBlockTokens), head);
-    narrow_row(value, cache.value_size, narrow, scales(block, cache.value_stride) + offset * sizeof(float));
-    Stored* to = block + value_index(cache, offset, 0);
-    for (int i = 0; i < cache.value_size; ++i) to[i * Format::kStep] = narrow[i];
-  }
-
- private:
-  // To Stored; in 8 bits the scale goes to `scale`, and is NaN where a number is not finite.
-  static void narrow_row(const float* from, int size, Stored* to, char* scale) {
-    if constexpr (kScaled) {
-      float most = 0, probe = 0;
-      for (int i = 0; i < size; ++i) {
-        most = std::max(most, std::fabs(from[i]));
-        probe += from[i] * 0.0f;
-      }
-      const float inverse = most > 0 ? 127.0f / most : 0.0f, factor = most / 127.0f + probe;
-      std::memcpy(scale, &factor, sizeof factor);
-      // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
-      for (int i = 0; i < size; ++i) {
-        const float whole = from[i] * inverse + 12582912.0f;
-        int32_t bits;
-        std::memcpy(&bits, &whole, sizeof bits);
-        to[i] = int8_t(bits);
-      }
-    } else {
-      int i = 0;
-      for (; i + kLanes <= size; i += kLanes) Format::narrow(to + i, load<Floats>(from + i));
-      for (; i < size; ++i) to[i] = Format::narrow(from[i]);
-    }
-  }
-};
-
-// o[r] = o[r] * shrink[r] + p[r] times the values of `count` blocks, for PANELS panels of their columns. Of `ahead`, as many
-// blocks are fetched meanwhile, `ahead_bytes` of each; null: nothing. `factors`: of sums of whole numbers.
-template <class Format, int ROWS, int PANELS>
-inline void gather(const typename Format::Activation* p, size_t p_stride, const typename Format::Stored* const* blocks,
-                   int count, size_t column, size_t stride, const float* shrink, const float* factors,
-                   float* o, size_t o_stride, const char* const* ahead, size_t ahead_bytes) {
-  constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
-  constexpr bool kFloats = std::is_same_v<typename Format::Sum, Floats>;
-  typename Format::Sum sums[ROWS][kAcross] = {};
-  if constexpr (kFloats) {
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
-      for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Floats>(o + r * o_stride + j * kLanes) * shrink[r];
-    }
-  }
-  for (int block = 0; block < count; ++block) {
-    const typename Format::Stored* from = blocks[block] + column * Format::kStep;
-    constexpr int kTurns = kBlockTokens / Format::kStep;
-    const Ahead fetching = Ahead::region(ahead == nullptr ? nullptr : ahead[block], ahead_bytes, PANELS, kTurns);
-    size_t fetched = 0;
-    for (int t = 0; t < kBlockTokens; t += Format::kStep, p += Format::kStep, from += stride) {
-      typename Format::Raw raw[kAcross];
-#pragma GCC unroll 8
-      for (int j = 0; j < kAcross; ++j) raw[j] = Format::raw(from + j * kPer);
-#pragma GCC unroll 8
-      for (int i = 0; i < PANELS; ++i) __builtin_prefetch(fetching.at[i] + fetched, 0, 2);
-      fetched += fetching.pace;
-#pragma GCC unroll 16
-      for (int r = 0; r < ROWS; ++r) {
-        const typename Format::Spread spread = Format::spread(p + r * p_stride);
-#pragma GCC unroll 8
-        for (int j = 0; j < kAcross; ++j) sums[r][j] = Format::multiply_add(sums[r][j], spread, raw[j]);
-      }
-    }
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kAcross; ++j) {
-      float* to = o + r * o_stride + j * kLanes;
-      if constexpr (kFloats) store(to, sums[r][j]);
-      else store(to, load<Floats>(to) * shrink[r] + __builtin_convertvector(sums[r][j], Floats) * factors[r]);
-    }
-  }
-}
-
-template <class Format, int PANELS, int ROWS = kRows>
-inline void gather_rows(int rows, const typename Format::Activation* p, size_t p_stride,
-                        const typename Format::Stored* const* blocks, int count, size_t column, size_t stride,
-                        const float* shrink, const float* factors, float* o, size_t o_stride,
-                        const char* const* ahead, size_t ahead_bytes) {
-  if constexpr (ROWS > 1) {
-    if (rows < ROWS) {
-      return gather_rows<Format, PANELS, ROWS - 1>(rows, p, p_stride, blocks, count, column, stride, shrink,
-                                                   factors, o, o_stride, ahead, ahead_bytes);
-    }
-  }
-  gather<Format, ROWS, PANELS>(p, p_stride, blocks, count, column, stride, shrink, factors, o, o_stride, ahead,
-                               ahead_bytes);
-}
-
-struct Scoring {
-  float scale;
-  float softcap;   // 0: none
-  int64_t window;  // 0: none
-};
-
-// To 16 bits, what is largest to 32,767; `count` is rounded up to whole vectors. Returns what turns them back, NaN where a
-// number is not finite.
-inline float to_whole(const float* from, int count, int16_t* to) {
-  Floats most{}, probe{};
-  for (int i = 0; i < count; i += kLanes) {
-    const Floats value = load<Floats>(from + i);
-    most = larger(most, larger(value, -value));
-    probe += value * 0.0f;
-  }
-  const float top = largest(most), inverse = top > 0 ? 32767.0f / top : 0.0f;
-  for (int i = 0; i < count; i += kLanes) {
-    const Floats whole = load<Floats>(from + i) * inverse + 12582912.0f;  // 1.5 * 2^23, see narrow_row
-    store(to + i, __builtin_convertvector(as_ints(whole), Shorts));
-  }
-  return top / 32767.0f + sum(probe);
-}
-
-// Factors of one row's whole numbers: of its query, and of its weights for one chunk of keys.
-struct Factors {
-  float query = 1;
-  float weights = 1;
-};
-
-// Scores of one row and `count` keys into weights, keys outside [low, high) of the chunk excluded. Returns the factor
-// on what was summed before. `key_scales`, `value_scales`: of the keys and values of the chunk, in 8 bits only.
-template <class Format>
-inline float weigh(float* scores, int count, int64_t low, int64_t high, const Scoring& scoring, const float* key_scales,
-                   const float* value_scales, float& maximum, float& total,
-                   typename Traits<Format>::Products::Activation* weights, Factors& factors) {
-  constexpr bool kScaled = Traits<Format>::kScaled, kWhole = Traits<Format>::kWhole;
-  const float cap = scoring.softcap, scale = scoring.scale * factors.query;
-  const bool whole = low <= 0 && high >= count;
-  Floats most = splat(kLowest);
-  for (int i = 0; i < count; i += kLanes) {
-    Floats score;
-    if constexpr (kWhole) score = __builtin_convertvector(load<Ints>(scores + i), Floats) * scale;
-    else score = load<Floats>(scores + i) * scale;
-    if constexpr (kScaled) score *= load<Floats>(key_scales + i);
-    if (cap > 0) score = cap * hyperbolic_tangent(score / cap);
-    if (!whole) {
-      const Ints key = iota() + i;
-      score = ((key >= int32_t(low)) & (key < int32_t(high))) ? score : splat(-INFINITY);
-    }
-    store(scores + i, score);
-    most = larger(score, most);
-  }
-  const float now = std::max(maximum, largest(most));
-  Floats sums{};
-  for (int i = 0; i < count; i += kLanes) {
-    Floats weight = exponential(load<Floats>(scores + i) - now);
-    sums += weight;
-    if constexpr (kScaled) weight *= load<Floats>(value_scales + i);
-    if constexpr (kWhole) store(scores + i, weight);
-    else Format::activations(weights + i, weight);
-  }
-  if constexpr (kWhole) factors.weights = to_whole(scores, count, weights);
-  const float shrink = maximum == now ? 1.0f : exponential(splat(maximum - now))[0];
-  total = total * shrink + sum(sums);
-  maximum = now;
-  return shrink;
-}
-
 template <int value>
 using Number = std::integral_constant<int, value>;
 
@@ -299,11 +74,6 @@ inline int64_t first_key(const Places& places, const Task& task, const Scoring& 
   if (scoring.window > 0) key = std::max<int64_t>(0, start + task.first - scoring.window + 1);
   if (task.parts > 1) key = std::max<int64_t>(key, int64_t(task.part) * kPartTokens);
   return key;
-}
-
-inline size_t block_of(const Places& places, int row, int64_t logical) {
-  const int64_t within = places.block_size / kBlockTokens;
-  return size_t(places.block_table[size_t(row) * places.table_stride + size_t(logical / within)] * within + logical % within);
 }
 
 template <class Format>
