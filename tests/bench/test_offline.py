@@ -169,6 +169,7 @@ def test_continuous_batching_is_measured_against_static(capsys: pytest.CaptureFi
         (("--rounds", "0"), "--rounds: 0 is not valid"),
         (("--requests", "0"), "--requests: 0 is not valid"),
         (("--discipline", "nonsense"), "nonsense"),
+        (("--workload", "decode", "--max-model-len", "300", "--threads", "1"), "--max-model-len: 300 is not valid"),
     ],
 )
 def test_flags_that_make_no_sense_are_one_line(

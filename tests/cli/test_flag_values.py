@@ -69,6 +69,8 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("simulate", "--price", "-1", "from 0"),
         ("simulate", "--profile", "nofile", "No such file"),
         ("simulate", "--model", "/no/config.json", "No such file"),
+        ("simulate --profile nofile", "--gpu", "h100", "left out beside --profile"),
+        ("simulate --profile nofile", "--tensor-parallel", "2", "left out beside --profile"),
         ("simulate", "--ttft-p99", "0s", "above 0"),
         ("simulate", "--goodput", "ttft:fast", "MILLISECONDS"),
         ("simulate", "--html", "/no/folder/a.html", "a folder that exists"),

@@ -268,6 +268,16 @@ def test_a_missing_file_and_an_unknown_discipline_are_exit_status_2(
     assert main([str(path)]) == 2
 
 
+def test_of_several_disciplines_the_one_that_cannot_play_a_script_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "script.json"
+    short = {"config": {"max_num_batched_tokens": 16, "max_num_seqs": 4, "max_model_len": 64}, "requests": []}
+    path.write_text(json.dumps(short), encoding="utf-8")
+    assert main([str(path), "--discipline", "paceline,static", "--table"]) == 2
+    assert "config.max_num_batched_tokens under static: 16" in capsys.readouterr().err
+
+
 def test_a_stall_is_seen_and_is_exit_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str], stuck: None) -> None:
     path = tmp_path / "script.json"
     path.write_text(json.dumps(SMALL), encoding="utf-8")

@@ -84,6 +84,10 @@ def test_a_queue_that_grows_is_called_overloaded() -> None:
     assert summary.stability.in_flight_slope == pytest.approx(10.0, rel=0.1)
 
 
+def test_a_handful_of_requests_does_not_tell_whether_a_queue_grows() -> None:
+    assert summarise(served(times(Constant(10.0), 5))).stability.label == "unknown"
+
+
 def test_the_steady_window_leaves_out_start_and_drain() -> None:
     window = summarise(served(times(Constant(10.0), 300))).steady.window
     assert window.settled

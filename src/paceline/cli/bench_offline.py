@@ -16,7 +16,7 @@ from paceline.cli.bench_offline_flags import AGAINST_STATIC, OfflineFlags, engin
 from paceline.cli.offline_engine import OfflineEngine
 from paceline.cli.outputs import check_file
 from paceline.engine.config import EngineConfig
-from paceline.errors import PacelineError
+from paceline.errors import ConfigError, PacelineError
 from paceline.workload.arrivals import Poisson
 from paceline.workload.requests import Workload
 from paceline.workload.synthetic import with_arrivals
@@ -141,6 +141,9 @@ class Bench:
         return engine
 
     def _drive(self, engine: OfflineEngine, load: Workload, turn: int = 0, seed: int | None = None) -> Measured:
+        if (needed := longest(load)) > engine.max_model_len:
+            allowed = f"at least {needed:,} for this workload, or ask for less: --context, --output-len, --scale"
+            raise ConfigError("--max-model-len", engine.max_model_len, allowed)
         run = drive(engine, load, self.size.seed + turn if seed is None else seed)
         self.console.print(f"{load.describe()}: {run.figures.seconds:.1f} s", style="dim", markup=False, soft_wrap=True)
         return run

@@ -27,6 +27,7 @@ class OfflineEngine:
         built = build(config, progress)
         self.info = built.info
         self.vocab_size: int = built.info["vocab_size"]
+        self.max_model_len: int = built.info["max_model_len"]
         self._executor = built.executor
         self._loop = EngineLoop(built.scheduler, built.executor)
         self._first = 1  # the loop's number of our request 0: it never gives one twice

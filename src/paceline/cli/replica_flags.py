@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 class DeploymentFlags:
     """The model and the device of a replica."""
 
-    model: Annotated[str, flag("A known name, a config.json, or a directory with one.")] = "llama-3.1-8b"
-    gpu: Annotated[str, flag("A device by name; for plan several, separated by commas.")] = "h100"
+    model: Annotated[
+        str | None, flag("A known name, a config.json, or a directory with one; default: llama-3.1-8b.")
+    ] = None
+    gpu: Annotated[str | None, flag("A device by name; for plan several, separated by commas; default: h100.")] = None
     tensor_parallel: Annotated[
         str, flag("Devices of a replica; for plan several, separated by commas.", "--tensor-parallel", "--tp")
     ] = "1"
@@ -29,6 +31,13 @@ class DeploymentFlags:
     kv_tokens: Annotated[int | None, flag("KV capacity of a replica as a real engine reports it."), Span(1, 2**28)] = (
         None
     )
+
+    def refuse_beside_a_profile(self) -> None:
+        """A profile is of one model on one device: ConfigError where another is asked for."""
+        for name in ("model", "gpu", "tensor_parallel", "weights", "kv_dtype", "engine"):
+            if (value := getattr(self, name)) != getattr(DeploymentFlags(), name):
+                allowed = "left out beside --profile, which is of the model and the device that were measured"
+                raise ConfigError("--" + name.replace("_", "-"), value, allowed)
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Every device with every degree. ConfigError names the flag."""
@@ -42,11 +51,11 @@ class DeploymentFlags:
         if self.kv_dtype not in ("bf16", "fp16", "fp8"):
             raise ConfigError("--kv-dtype", self.kv_dtype, "one of bf16, fp16, fp8")
         try:
-            shape = model(self.model)
+            shape = model(self.model or "llama-3.1-8b")
         except ModelError as error:
             raise ModelError(f"--model: {error}") from None
         found = []
-        for name in self.gpu.split(","):
+        for name in (self.gpu or "h100").split(","):
             gpu = hardware(name) if self.price is None else hardware(name).at_price(self.price)
             for text in self.tensor_parallel.split(","):
                 if not text.strip().isdigit() or int(text) < 1:

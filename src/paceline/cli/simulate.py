@@ -74,6 +74,8 @@ def _simulated(
     from paceline.sim.question import longest_request, name_of, replica_spec
     from paceline.sim.router import router
 
+    if flags.profile is not None:
+        where.refuse_beside_a_profile()
     deployment = where.deployments()[0].with_coefficients(engine(where.engine).coefficients)
     profile = None if flags.profile is None else Profile.read(flags.profile)
     knobs = how.knobs(name, None if profile is None else profile.facts)

@@ -232,7 +232,13 @@ def drawn(script: dict[str, Any], disciplines: list[str], **more: Any) -> str:
 
 
 def _under_each(script: dict[str, Any], disciplines: list[str], more: dict[str, Any]) -> Iterator[Replay]:
-    return (Replay(parse_script(script, name or None, **more)) for name in disciplines)
+    for name in disciplines:
+        try:
+            parsed = parse_script(script, name or None, **more)
+        except ConfigError as error:
+            setting = f"{error.setting} under {name}" if name else error.setting
+            raise ConfigError(setting, error.value, error.allowed) from None
+        yield Replay(parsed)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -61,7 +61,9 @@ def as_run(
         run.findings.append(Finding("warning", f"{lost} of {len(simulated.records)} requests did not end well"))
     if abs(law.residual) > 0.02:
         run.findings.append(Finding("warning", f"Little's law is off by {law.residual:.1%}: some requests never ended"))
-    if run.summary.stability.label != "stable":
+    if run.summary.stability.label == "unknown":
+        run.findings.append(Finding("note", "too few requests to tell whether the system keeps up"))
+    elif run.summary.stability.label != "stable":
         run.findings.append(Finding("warning", f"the system is {run.summary.stability.label}: it falls behind"))
     return run
 

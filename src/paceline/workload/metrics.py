@@ -111,7 +111,7 @@ class Stability:
     """Whether the load was one the system could hold."""
 
     label: str
-    """stable, backlogged (the queue grew) or overloaded (and finished requests fell behind arrivals)."""
+    """stable, backlogged (the queue grew), overloaded (and finished requests fell behind arrivals) or unknown."""
     in_flight_slope: float
     """Requests per second by which the number in flight grew."""
     completion_ratio: float
@@ -257,9 +257,13 @@ def in_flight(records: Records, points: int = 200) -> tuple[Floats, Floats]:
     return at, (came - went).astype(np.float64)
 
 
+_FEWEST = 20  # requests by which to tell whether a queue grows
+
+
 def stability(records: Records) -> Stability:
     """Backlogged: while requests arrive (the first tenth apart), the line through the number in flight rises by more
     than half its mean and three standard errors. Overloaded: less than 90 % of what arrived was finished as well.
+    Unknown: there are too few requests to tell.
     """
     window = Window(float(records.scheduled[len(records) // 10]), float(records.scheduled[-1]))
     at, count = in_flight(records, 400)
@@ -269,7 +273,7 @@ def stability(records: Records) -> Stability:
     done = float(((ends >= window.begin) & (ends <= window.end)).sum())
     came = float(((records.scheduled >= window.begin) & (records.scheduled <= window.end)).sum())
     ratio = done / came if came else 1.0
-    if at.size < 8 or window.length <= 0:
+    if len(records) < _FEWEST or at.size < 8 or window.length <= 0:
         return Stability("unknown", 0.0, ratio)
     centred = at - at.mean()
     slope = float((centred * count).sum() / (centred**2).sum())
