@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from paceline.sim.latency import Deployment
 
 
+MODEL, GPU = "llama-3.1-8b", "h100"  # where neither a flag nor a profile says
+
+
 @dataclass(frozen=True)
 class DeploymentFlags:
     """The model and the device of a replica."""
 
     model: Annotated[
-        str | None, flag("A known name, a config.json, or a directory with one; default: llama-3.1-8b.")
+        str | None, flag("A known name, a config.json, or a directory with one; default: " + MODEL + ".")
     ] = None
-    gpu: Annotated[str | None, flag("A device by name; for plan several, separated by commas; default: h100.")] = None
+    gpu: Annotated[
+        str | None, flag("A device by name; for plan several, separated by commas; default: " + GPU + ".")
+    ] = None
     tensor_parallel: Annotated[
         str, flag("Devices of a replica; for plan several, separated by commas.", "--tensor-parallel", "--tp")
     ] = "1"
@@ -51,11 +56,11 @@ class DeploymentFlags:
         if self.kv_dtype not in ("bf16", "fp16", "fp8"):
             raise ConfigError("--kv-dtype", self.kv_dtype, "one of bf16, fp16, fp8")
         try:
-            shape = model(self.model or "llama-3.1-8b")
+            shape = model(self.model or MODEL)
         except ModelError as error:
             raise ModelError(f"--model: {error}") from None
         found = []
-        for name in (self.gpu or "h100").split(","):
+        for name in (self.gpu or GPU).split(","):
             gpu = hardware(name) if self.price is None else hardware(name).at_price(self.price)
             for text in self.tensor_parallel.split(","):
                 if not text.strip().isdigit() or int(text) < 1:

@@ -108,8 +108,8 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
   alignas(64) float output[kTileRows * kMostSize];
   alignas(64) Stored tail[kScaled ? 1 : kBlockTokens * kMostSize];
   alignas(64) float key_scales[kChunkTokens], value_scales[kChunkTokens];
-  float maximum[kTileRows], total[kTileRows], shrink[kTileRows], weight_factors[kTileRows];
-  Factors factors[kTileRows];
+  float maximum[kTileRows], total[kTileRows], shrink[kTileRows];
+  float query_factors[kTileRows] = {}, weight_factors[kTileRows] = {};  // of whole numbers
   for (int token = task.first; token < task.last; ++token) {
     const auto* from = queries + size_t(begin + token) * query_stride + size_t(first_head) * size;
     const int row = (token - task.first) * shared;
@@ -117,7 +117,7 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
       alignas(64) float wide[kMostSize + kLanes] = {};
       for (int r = 0; r < shared; ++r) {
         for (int i = 0; i < size; ++i) wide[i] = Format::number(from[size_t(r) * size + i]);
-        factors[row + r].query = to_whole(wide, size, query + size_t(row + r) * size);
+        query_factors[row + r] = to_whole(wide, size, query + size_t(row + r) * size);
       }
     } else {
       std::memcpy(query + size_t(row) * size, from, size_t(shared) * size * sizeof(Activation));
@@ -199,8 +199,7 @@ inline void attend(const Cache& cache, const Places& places, Tasks& tasks, const
         shrink[r] = weigh<Format>(scores + size_t(r) * kChunkTokens, count * kBlockTokens,
                                   std::max(low, key_begin) - chunk, std::min(position + 1, key_end) - chunk, scoring,
                                   key_scales, value_scales, maximum[r], total[r], weights + size_t(r) * kChunkTokens,
-                                  factors[r]);
-        weight_factors[r] = factors[r].weights;
+                                  query_factors[r], weight_factors[r]);
       }
       const auto sum_up = [&](auto panels, int column, auto most) {
         constexpr int kAtOnce = decltype(panels)::value;

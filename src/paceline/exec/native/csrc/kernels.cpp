@@ -63,6 +63,9 @@ void multiply_all(Workspace& own, const Linear& map, const typename Format::Acti
   });
 }
 
+// Whether `a` counts as larger than `b`: NaN is largest.
+inline bool beats(float a, float b) { return !(a <= b) && b == b; }
+
 // Of the largest of `count` numbers, the first of equals; the first NaN, if there is one.
 inline int place_of_largest(const float* from, int count) {
   static_assert(kGroupColumns % kLanes == 0, "whole vectors");
@@ -83,7 +86,7 @@ inline int place_of_largest(const float* from, int count) {
   }
   int place = 0;
   for (int i = 1; i < count; ++i) {
-    if (!(from[i] <= from[place]) && from[place] == from[place]) place = i;
+    if (beats(from[i], from[place])) place = i;
   }
   return place;
 }
@@ -216,7 +219,6 @@ EXPORT void paceline_largest(int32_t format, const Linear* map, const void* from
     };
     char* memory = own.take(rounded_bytes<Format>(*map, rows) + size_t(rows) * groups * sizeof(Best));
     Best* best = reinterpret_cast<Best*>(memory + rounded_bytes<Format>(*map, rows));
-    auto beats = [](float a, float b) { return !(a <= b) && b == b; };
     multiply_all<Format>(own, *map, static_cast<const Activation*>(from), rows, threads, memory,
                          [&](int row, int column, const float* piece) {
                            const int last = std::min(kGroupColumns, map->outputs - column);

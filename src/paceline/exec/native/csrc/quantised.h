@@ -274,14 +274,9 @@ inline void widen_row(const QuantisedPanel* panels, int64_t row, int inputs, flo
 // A row of the left side [inputs] to 8 bits: blocks `stride` apart. What is not finite makes its block NaN.
 inline void round_row(const float* from, int inputs, Rounded* to, size_t stride) {
   for (int k = 0; k < inputs; k += kBlock, from += kBlock, to += stride) {
-    Floats most{}, probe{};
-    for (int i = 0; i < kBlock; i += kLanes) {
-      const Floats value = load<Floats>(from + i);
-      most = larger(most, larger(value, -value));
-      probe += value * 0.0f;
-    }
-    const float top = largest(most), inverse = top > 0 ? 127.0f / top : 0.0f;
-    to->scale = top / 127.0f + sum(probe);
+    float probe;
+    const float top = largest_magnitude(from, kBlock, probe), inverse = top > 0 ? 127.0f / top : 0.0f;
+    to->scale = top / 127.0f + probe;
     Ints sums[2] = {};
     for (int i = 0; i < kBlock; i += kLanes) {
       // Adding 1.5 * 2^23 rounds to a whole number, ties to even.

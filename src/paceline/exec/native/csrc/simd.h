@@ -85,6 +85,18 @@ inline float largest(Floats vector) {
 #endif
 }
 
+// The largest magnitude of `count` numbers, whole vectors of them. `probe`: 0, NaN where one of them is not finite.
+inline float largest_magnitude(const float* from, int count, float& probe) {
+  Floats most{}, probes{};
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats value = load<Floats>(from + i);
+    most = larger(most, larger(value, -value));
+    probes += value * 0.0f;
+  }
+  probe = sum(probes);
+  return largest(most);
+}
+
 // e^x to about 1e-7; 0 below -87.3, which includes -inf. NaN stays NaN.
 __attribute__((always_inline)) inline Floats exponential(Floats x) {
   const Floats high = splat(88.0f), low = splat(-87.3f), magic = splat(12582912.0f);

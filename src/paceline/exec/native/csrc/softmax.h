@@ -81,34 +81,25 @@ struct Scoring {
 // To 16 bits, what is largest to 32,767; `count` is rounded up to whole vectors. Returns what turns them back, NaN where a
 // number is not finite.
 inline float to_whole(const float* from, int count, int16_t* to) {
-  Floats most{}, probe{};
-  for (int i = 0; i < count; i += kLanes) {
-    const Floats value = load<Floats>(from + i);
-    most = larger(most, larger(value, -value));
-    probe += value * 0.0f;
-  }
-  const float top = largest(most), inverse = top > 0 ? 32767.0f / top : 0.0f;
+  float probe;
+  const float top = largest_magnitude(from, count, probe), inverse = top > 0 ? 32767.0f / top : 0.0f;
   for (int i = 0; i < count; i += kLanes) {
     const Floats whole = load<Floats>(from + i) * inverse + 12582912.0f;  // 1.5 * 2^23, see narrow_row
     store(to + i, __builtin_convertvector(as_ints(whole), Shorts));
   }
-  return top / 32767.0f + sum(probe);
+  return top / 32767.0f + probe;
 }
-
-// Factors of one row's whole numbers: of its query, and of its weights for one chunk of keys.
-struct Factors {
-  float query = 1;
-  float weights = 1;
-};
 
 // Scores of one row and `count` keys into weights, keys outside [low, high) of the chunk excluded. Returns the factor
 // on what was summed before. `key_scales`, `value_scales`: of the keys and values of the chunk, in 8 bits only.
+// `query_factor` and, out, `weights_factor`: of whole numbers.
 template <class Format>
 inline float weigh(float* scores, int count, int64_t low, int64_t high, const Scoring& scoring, const float* key_scales,
                    const float* value_scales, float& maximum, float& total,
-                   typename Traits<Format>::Products::Activation* weights, Factors& factors) {
+                   typename Traits<Format>::Products::Activation* weights, float query_factor,
+                   float& weights_factor) {
   constexpr bool kScaled = Traits<Format>::kScaled, kWhole = Traits<Format>::kWhole;
-  const float cap = scoring.softcap, scale = scoring.scale * factors.query;
+  const float cap = scoring.softcap, scale = kWhole ? scoring.scale * query_factor : scoring.scale;
   const bool whole = low <= 0 && high >= count;
   Floats most = splat(kLowest);
   for (int i = 0; i < count; i += kLanes) {
@@ -133,7 +124,7 @@ inline float weigh(float* scores, int count, int64_t low, int64_t high, const Sc
     if constexpr (kWhole) store(scores + i, weight);
     else Format::activations(weights + i, weight);
   }
-  if constexpr (kWhole) factors.weights = to_whole(scores, count, weights);
+  if constexpr (kWhole) weights_factor = to_whole(scores, count, weights);
   const float shrink = maximum == now ? 1.0f : exponential(splat(maximum - now))[0];
   total = total * shrink + sum(sums);
   maximum = now;
