@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PacelineError(Exception):
     """Base of every error Paceline raises on purpose."""
@@ -10,11 +12,13 @@ class PacelineError(Exception):
 class ConfigError(PacelineError):
     """A setting is missing or out of range. Names the setting as the user typed it.
 
-    The command line prints `str(error)` on one line and exits with status 2.
+    Where `allowed` ends in "one of A, B, C", a value that is close to one of them is asked about. The command line
+    prints `str(error)` on one line and exits with status 2.
     """
 
     def __init__(self, setting: str, value: object, allowed: str) -> None:
-        super().__init__(f"{setting}: {value!r} is not valid; it must be {allowed}")
+        names = allowed.partition("one of ")[2].replace("; ", ", ").split(", ")
+        super().__init__(f"{setting}: {value!r} is not valid; it must be {allowed}{did_you_mean(value, names)}")
         self.setting = setting
         self.value = value
         self.allowed = allowed
@@ -52,3 +56,14 @@ class RequestError(PacelineError):
 
 class EngineDeadError(PacelineError):
     """The engine process ended and could not be brought back."""
+
+
+def did_you_mean(value: object, names: Iterable[str]) -> str:
+    """The end of a sentence that refuses `value`: asks about the name that is closest to it; "" where none is close."""
+    if not isinstance(value, str) or not value:
+        return ""
+    from difflib import get_close_matches
+
+    by_lower = {name.lower(): name for name in names}
+    close = get_close_matches(value.lower(), by_lower, n=1, cutoff=0.7)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

@@ -62,7 +62,7 @@ def test_an_order_is_explained_with_its_knobs_their_ranges_and_its_bound() -> No
 def test_an_unknown_row_is_one_line() -> None:
     result = run("disciplines", "chaos")
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1 and "vllm" in result.stderr
-    assert "or an order: fcfs" in result.stderr
+    assert "triton; fcfs" in result.stderr
 
 
 def test_disciplines_import_nothing_heavy() -> None:

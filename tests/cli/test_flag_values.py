@@ -50,7 +50,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("bench serve", "--timeout", "0", "above 0"),
         ("bench sweep", "--good-share", "1.5", "at most 1"),
         ("bench compare --disciplines vllm", "--serve-args", "'x", "as in a shell"),
-        ("bench compare", "--disciplines", "x", "some of paceline"),
+        ("bench compare", "--disciplines", "x", "one of paceline"),
         ("bench compare", "--rounds", "0", "from 1"),
         ("bench offline", "--scale", "inf", "above 0"),
         ("profile", "--seconds", "-1", "above 0"),
@@ -75,7 +75,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("simulate", "--goodput", "ttft:fast", "MILLISECONDS"),
         ("simulate", "--html", "/no/folder/a.html", "a folder that exists"),
         ("simulate", "--result", "/no/folder/a.json", "a folder that exists"),
-        ("simulate", "--result-dir", "/no/folder", "a folder that exists"),
+        ("simulate --save-result", "--result-dir", "/no/folder", "a folder that exists"),
         ("bench serve", "--result", "/no/folder/a.json", "a folder that exists"),
         ("bench serve", "--html", "/no/folder/a.html", "a folder that exists"),
         ("bench offline", "--json", "/no/folder/a.json", "a folder that exists"),
@@ -111,7 +111,7 @@ def test_targets_mean_the_same_however_they_are_spelled() -> None:
         LimitFlags(target=["ttft:p99:500ms", "tpot:p99:50ms"]),
     ]
     assert {tuple(sorted(one.limits())) for one in spelled} == {(("tpot", 99.0, 0.05), ("ttft", 99.0, 0.5))}
-    assert LimitFlags(goodput=["ttft:500"], ttft_p99="300ms").targets() == {"ttft": 0.3}
+    assert LimitFlags(goodput=["ttft:500"], target=["ttft:p95:300ms"]).targets() == {"ttft": 0.3}
     assert 95.0 in ReportedFlags(target=["ttft:p95:1s"], percentiles="50").percents()
 
 

@@ -49,7 +49,7 @@ def by_discipline(names: Sequence[str], model: str, more: str) -> list[Contestan
         raise ConfigError("--serve-args", more, f"flags as in a shell ({error})") from None
     for name in names:
         if name not in DISCIPLINES and name not in ALIASES:
-            raise ConfigError("--disciplines", name, "some of " + ", ".join([*DISCIPLINES, *ALIASES]))
+            raise ConfigError("--disciplines", name, "one of " + ", ".join([*DISCIPLINES, *ALIASES]))
     return [
         Contestant(name, flags=(model, "--discipline", name, *_own_settings(name, given), *given)) for name in names
     ]

@@ -10,6 +10,7 @@ import typer
 from paceline.cli.bench import app as bench
 from paceline.cli.disciplines import disciplines
 from paceline.cli.extras import extra_with
+from paceline.cli.idle_flags import CheckedCommand
 from paceline.cli.numbers import engine_words, numbered
 from paceline.cli.plan import plan
 from paceline.cli.profile import profile
@@ -24,12 +25,12 @@ app = typer.Typer(
     rich_markup_mode=None,  # the framed help cuts long flags off
     pretty_exceptions_enable=False,
 )
-app.command()(numbered(serve, engine_words))
-app.command()(disciplines)
+app.command(cls=CheckedCommand)(numbered(serve, engine_words))
+app.command(cls=CheckedCommand)(disciplines)
 app.add_typer(bench)
-app.command()(numbered(profile, engine_words))
-app.command()(simulate)
-app.command()(plan)
+app.command(cls=CheckedCommand)(numbered(profile, engine_words))
+app.command(cls=CheckedCommand)(simulate)
+app.command(cls=CheckedCommand)(plan)
 
 
 @app.command()

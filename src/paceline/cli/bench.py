@@ -9,6 +9,7 @@ import typer
 from paceline.cli.bench_flags import CompareFlags, MeasureFlags, SweepFlags, TargetFlags
 from paceline.cli.bench_offline_flags import EngineFlags, OfflineFlags
 from paceline.cli.flag_sets import command
+from paceline.cli.idle_flags import CheckedCommand
 from paceline.cli.workload_flags import WorkloadFlags
 
 app = typer.Typer(
@@ -19,7 +20,7 @@ app = typer.Typer(
 )
 
 
-@app.command("serve")
+@app.command("serve", cls=CheckedCommand)
 @command(TargetFlags, WorkloadFlags, MeasureFlags)
 def bench_serve(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> int:
     """Send a workload to a server and say how it did. Status 1: the figures are not valid, and why."""
@@ -29,7 +30,7 @@ def bench_serve(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags
     return serve(target, traffic, flags)
 
 
-@app.command("compare")
+@app.command("compare", cls=CheckedCommand)
 @command(CompareFlags, TargetFlags, WorkloadFlags, MeasureFlags)
 def bench_compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> int:
     """One workload on several disciplines, or several servers, in turns (A B A B), side by side."""
@@ -39,7 +40,7 @@ def bench_compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFl
     return compare(versus, target, traffic, flags)
 
 
-@app.command("sweep")
+@app.command("sweep", cls=CheckedCommand)
 @command(SweepFlags, TargetFlags, WorkloadFlags, MeasureFlags)
 def bench_sweep(sweep: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> int:
     """Raise the rate until the targets break, and find the last rate that meets them: the knee."""
@@ -49,7 +50,7 @@ def bench_sweep(sweep: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, 
     return run(sweep, target, traffic, flags)
 
 
-@app.command("offline")
+@app.command("offline", cls=CheckedCommand)
 @command(OfflineFlags, EngineFlags)
 def bench_offline(flags: OfflineFlags, engine: Any) -> int:
     """Run a workload of exact token ids on an engine in this process, without a server: rates, latencies, memory."""

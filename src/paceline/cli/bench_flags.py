@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from paceline.cli.choices import OneOf
 from paceline.cli.flag_sets import flag
 from paceline.cli.limits import ReportedFlags
 from paceline.cli.numbers import Span
@@ -19,7 +20,9 @@ class TargetFlags:
 
     base_url: Annotated[str, flag("The server.")] = "http://127.0.0.1:8000"
     model: Annotated[str | None, flag("The model's name; default: the server's first.")] = None
-    endpoint: Annotated[str, flag("completions (exact token ids) or chat.")] = "completions"
+    endpoint: Annotated[str, flag("completions (exact token ids) or chat."), OneOf("completions", "chat")] = (
+        "completions"
+    )
     api_key: Annotated[str | None, flag("Sent as a bearer token.", envvar="OPENAI_API_KEY")] = None
     ignore_eos: Annotated[bool, flag("Let every answer have the length asked for.", "--ignore-eos/--no-ignore-eos")] = (
         True

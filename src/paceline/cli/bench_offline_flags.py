@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+from paceline.cli.choices import OneOf
 from paceline.cli.flag_sets import flag
 from paceline.cli.numbers import Span
 from paceline.cli.serve import serve
 from paceline.cli.settings_file import parse_knobs, read_settings
 from paceline.engine.config import EngineConfig
-from paceline.errors import ConfigError
 
 AGAINST_STATIC = "continuous-vs-static"
 NAMES = ("w1", "shared-prefix", "decode", "prefill", AGAINST_STATIC)
@@ -26,7 +26,7 @@ class OfflineFlags:
     """What to run, on which model."""
 
     model: Annotated[str, flag("smollm2-135m, a directory, a .gguf file or a hub id.")] = "smollm2-135m"
-    workload: Annotated[str, flag(", ".join(NAMES) + ".")] = "w1"
+    workload: Annotated[str, flag(", ".join(NAMES) + "."), OneOf(*NAMES)] = "w1"
     requests: Annotated[int | None, flag("Requests; default: the workload's own number, 64 or 8."), Span(1, 10**6)] = (
         None
     )
@@ -41,16 +41,10 @@ class OfflineFlags:
     output_len: Annotated[
         int | None, flag("Tokens out of decode (128), shared-prefix (32) and prefill (1)."), Span(1, 2**20)
     ] = None
-    scale: Annotated[float, flag("Multiplies all lengths: 0.1 for a short run."), Span(above=0, most=10**4)] = 1.0
+    scale: Annotated[float, flag("Multiplies all lengths: 0.1 for a short run."), Span(above=0, most=1)] = 1.0
     workload_seed: Annotated[int, flag("Of lengths, tokens and arrivals."), Span(0, 2**63 - 1)] = 0
     rounds: Annotated[int, flag("Runs of each side, in turns; each round has tokens of its own."), Span(1, 10**4)] = 1
     json: Annotated[Path | None, flag("Write versions, hardware, settings and figures there.", metavar="FILE")] = None
-
-    def __post_init__(self) -> None:
-        if self.workload not in NAMES:
-            raise ConfigError("--workload", self.workload, "one of " + ", ".join(NAMES))
-        if self.rounds < 1:
-            raise ConfigError("--rounds", self.rounds, "at least 1")
 
 
 def _engine_flags() -> type[Any]:

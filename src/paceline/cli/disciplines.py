@@ -33,7 +33,7 @@ def disciplines(
         found, show = describe.explain_order(name), _show_order
     else:
         if name not in DISCIPLINES and name not in ALIASES:
-            known = f"a discipline: {', '.join([*DISCIPLINES, *ALIASES])}; or an order: {', '.join(ORDERS)}"
+            known = f"a discipline or an order: one of {', '.join([*DISCIPLINES, *ALIASES])}; {', '.join(ORDERS)}"
             raise ConfigError("NAME", name, known)
         found = describe.explain(discipline(name, order))
         show = _show_row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -35,12 +36,26 @@ class LimitFlags:
     target: Annotated[list[str] | None, flag("METRIC:pPERCENT:LIMIT, such as ttft:p95:300ms; several times.")] = None
 
     def limits(self) -> list[Limit]:
-        """All of them; a target of --goodput is one of the 99th percentile. ConfigError for what is no target."""
-        found = [_of_goodput(text) for text in (" ".join(self.goodput or [])).replace(",", " ").split()]
+        """All of them; a target of --goodput is one of the 99th percentile.
+
+        ConfigError for what is no target, and for two limits of one figure: one of them would say nothing.
+        """
+        found: dict[tuple[str, float], tuple[str, Limit]] = {}
+        for name, text, limit in self._spelled():
+            other, first = found.setdefault((limit.metric, limit.percent), (f"{name} {text}", limit))
+            if first.seconds != limit.seconds:
+                raise ConfigError(name, text, f"left out beside {other}, another limit of the same figure")
+        return [limit for _, limit in found.values()]
+
+    def _spelled(self) -> Iterator[tuple[str, str, Limit]]:
+        """(flag, text, limit), in the order of the flags."""
+        for text in (" ".join(self.goodput or [])).replace(",", " ").split():
+            yield "--goodput", text, _of_goodput(text)
         for metric in ("ttft", "tpot", "e2e"):
             if (text := getattr(self, f"{metric}_p99")) is not None:
-                found.append(Limit(metric, 99.0, seconds(f"--{metric}-p99", text)))
-        return found + [_of_target(text) for text in self.target or []]
+                yield f"--{metric}-p99", text, Limit(metric, 99.0, seconds(f"--{metric}-p99", text))
+        for text in self.target or []:
+            yield "--target", text, _of_target(text)
 
     def targets(self) -> dict[str, float]:
         """Metric -> the tightest of its limits, seconds."""

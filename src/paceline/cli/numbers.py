@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 from typer.models import ArgumentInfo, OptionInfo
 
+from paceline.cli.choices import OneOf
 from paceline.errors import ConfigError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -63,7 +64,7 @@ def number(name: str, text: str | int | float, whole: bool, span: Span, words: s
 
 
 def with_parser(name: str, hint: Any, words: Words = lambda name: None) -> Any:
-    """The hint of a parameter, so that its flag reads numbers with `number`; other hints as they are.
+    """The hint of a parameter, so that its flag reads numbers with `number` and names with `OneOf`; others as they are.
 
     `words(name)`: what is allowed, for a number without a Span.
     """
@@ -72,6 +73,10 @@ def with_parser(name: str, hint: Any, words: Words = lambda name: None) -> Any:
     kind, *more = get_args(hint)
     kinds = set(get_args(kind)) - {type(None)} if get_origin(kind) in (Union, UnionType) else {kind}
     info = next((one for one in more if isinstance(one, (OptionInfo, ArgumentInfo))), None)
+    choice = next((one for one in more if isinstance(one, OneOf)), None)
+    if info is not None and choice is not None:
+        info.parser, info.metavar = choice.parser(_flag(name, info)), info.metavar or "TEXT"
+        return Annotated[(kind, *(one for one in more if one is not choice))]
     if info is None or info.parser is not None or kinds not in ({int}, {float}):
         return hint
     whole, given = kinds == {int}, next((one for one in more if isinstance(one, Span)), None)

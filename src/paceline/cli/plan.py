@@ -53,9 +53,9 @@ def plan(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, flags: 
     check_page("--html", flags.html)
     limits = tuple(Target(*limit) for limit in flags.limits())
     rate = None if traffic.request_rate is None else request_rate(traffic.request_rate)
-    # The rate is one of the trials', which stretch the workload's own times.
+    # The rate is one of the trials', which stretch the workload's own times, whatever process they are of.
     workload, own_rate = build(replace(traffic, request_rate=None))
-    arrivals = "trace" if workload.timed and traffic.arrivals in ("auto", "trace") else "poisson"
+    arrivals = "poisson" if traffic.arrivals == "poisson" else "trace"
     question = Question(
         Traffic(workload, arrivals, traffic.seed),
         where.deployments(),
@@ -97,8 +97,6 @@ def _tune(console: Any, question: Any, flags: PlanFlags, processes: int, progres
     from paceline.sim.tuning import tune
     from paceline.sim.workers import Workers
 
-    if flags.gpus < 1:
-        raise ConfigError("--gpus", flags.gpus, "at least 1")
     with Workers(processes) as workers:
         ranked = tune(question, flags.gpus, progress, workers=workers)
     if not ranked or ranked[0][2] <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from paceline.cli.choices import OneOf
 from paceline.cli.flag_sets import flag
 from paceline.cli.numbers import Span
 from paceline.errors import ConfigError, ModelError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from paceline.sim.latency import Deployment
 
 
+WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 MODEL, GPU = "llama-3.1-8b", "h100"  # where neither a flag nor a profile says
 
 
@@ -29,20 +31,13 @@ class DeploymentFlags:
     tensor_parallel: Annotated[
         str, flag("Devices of a replica; for plan several, separated by commas.", "--tensor-parallel", "--tp")
     ] = "1"
-    weights: Annotated[str, flag("bf16, fp16, fp8, int8, int4 or fp4.")] = "bf16"
-    kv_dtype: Annotated[str, flag("bf16, fp16 or fp8.")] = "bf16"
+    weights: Annotated[str, flag("bf16, fp16, fp8, int8, int4 or fp4."), OneOf(*WEIGHT_BYTES)] = "bf16"
+    kv_dtype: Annotated[str, flag("bf16, fp16 or fp8."), OneOf("bf16", "fp16", "fp8")] = "bf16"
     price: Annotated[float | None, flag("Of a device, $/h; default: a round figure."), Span(0, 10**6)] = None
     engine: Annotated[str, flag("Whose step times: vllm, trtllm or roofline.")] = "vllm"
     kv_tokens: Annotated[int | None, flag("KV capacity of a replica as a real engine reports it."), Span(1, 2**28)] = (
         None
     )
-
-    def refuse_beside_a_profile(self) -> None:
-        """A profile is of one model on one device: ConfigError where another is asked for."""
-        for name in ("model", "gpu", "tensor_parallel", "weights", "kv_dtype", "engine"):
-            if (value := getattr(self, name)) != getattr(DeploymentFlags(), name):
-                allowed = "left out beside --profile, which is of the model and the device that were measured"
-                raise ConfigError("--" + name.replace("_", "-"), value, allowed)
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Every device with every degree. ConfigError names the flag."""
@@ -50,11 +45,6 @@ class DeploymentFlags:
         from paceline.sim.latency import Deployment
         from paceline.sim.models import model
 
-        sizes = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
-        if self.weights not in sizes:
-            raise ConfigError("--weights", self.weights, "one of " + ", ".join(sizes))
-        if self.kv_dtype not in ("bf16", "fp16", "fp8"):
-            raise ConfigError("--kv-dtype", self.kv_dtype, "one of bf16, fp16, fp8")
         try:
             shape = model(self.model or MODEL)
         except ModelError as error:
@@ -65,7 +55,7 @@ class DeploymentFlags:
             for text in self.tensor_parallel.split(","):
                 if not text.strip().isdigit() or int(text) < 1:
                     raise ConfigError("--tensor-parallel", text, "a whole number of at least 1")
-                found.append(Deployment(shape, gpu, int(text), sizes[self.weights], sizes[self.kv_dtype]))
+                found.append(Deployment(shape, gpu, int(text), WEIGHT_BYTES[self.weights], WEIGHT_BYTES[self.kv_dtype]))
         return tuple(found)
 
 

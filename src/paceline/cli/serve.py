@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.idle_flags import was_typed
 from paceline.cli.settings_file import parse_knobs, read_settings
 from paceline.cli.sizes import parse_size, parse_space
 from paceline.errors import ConfigError
@@ -143,7 +144,7 @@ def serve(
     from paceline.engine.config import EngineConfig
     from paceline.server.config import ServerConfig
 
-    given: dict[str, Any] = {name: value for name, value in context.params.items() if _was_given(context, name)}
+    given: dict[str, Any] = {name: value for name, value in context.params.items() if was_typed(context, name)}
     given["model"] = _one_model(model_argument, model)
     if api_key:
         given["api_keys"] = tuple(api_key)
@@ -155,12 +156,6 @@ def serve(
         knobs = parse_knobs(knob or ())
     given["knobs"] = knobs
     return _run(_pick(EngineConfig, given), _pick(ServerConfig, given), given.get("log_level", log_level))
-
-
-def _was_given(context: typer.Context, name: str) -> bool:
-    """Typed by the user, not a default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:

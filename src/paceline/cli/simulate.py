@@ -39,6 +39,9 @@ def simulate(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, fla
 
     console = Console(highlight=False)
     flags.check_outputs()
+    for name, text in (("--gpu", where.gpu), ("--tensor-parallel", where.tensor_parallel)):
+        if "," in (text or ""):
+            raise ConfigError(name, text, "one: 'paceline plan' compares several")
     targets, percents = flags.targets(), flags.percents()
     workload, _ = build(traffic)
     console.print(tables.plain(workload.describe()), style="dim")
@@ -74,8 +77,6 @@ def _simulated(
     from paceline.sim.question import longest_request, name_of, replica_spec
     from paceline.sim.router import router
 
-    if flags.profile is not None:
-        where.refuse_beside_a_profile()
     deployment = where.deployments()[0].with_coefficients(engine(where.engine).coefficients)
     profile = None if flags.profile is None else Profile.read(flags.profile)
     knobs = how.knobs(name, None if profile is None else profile.facts)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from paceline.cli.choices import OneOf
 from paceline.cli.flag_sets import flag
 from paceline.cli.numbers import Span
 from paceline.errors import ConfigError
@@ -13,12 +14,12 @@ from paceline.workload import arrivals as processes
 from paceline.workload.requests import Workload, WorkloadError, check
 from paceline.workload.reshape import deal_tenants, leave_out_long, scale_lengths
 from paceline.workload.synthetic import SHORT_MEDIUM_LONG, Kind, Lengths, Synthetic, with_arrivals
+from paceline.workload.trace_rows import MOST_TOKENS as MOST_CONVERSATION  # of its last prompt
 from paceline.workload.traces import FORMATS, ReadOptions, read
 
 ARRIVALS = ("auto", "poisson", "gamma", "constant", "ramp", "trace")
 MOST_REQUESTS = 10**7
 MOST_TOKENS = 2**20  # of a prompt that is made up, or of an answer
-MOST_CONVERSATION = 2**24  # tokens of a conversation's last prompt
 MOST_TENANTS = 10_000
 RATES = Span(10**-6, 10**9)  # requests per second
 
@@ -33,6 +34,7 @@ class WorkloadFlags:
     trace_format: Annotated[
         str,
         flag("auto, csv, azure, burstgpt, mooncake, timed_trace, bailian, servegen or sharegpt.", "--trace-format"),
+        OneOf("auto", *FORMATS),
     ] = "auto"
     num_prompts: Annotated[int | None, flag("Requests; default: 64, or the whole trace."), Span(1, MOST_REQUESTS)] = (
         None
@@ -55,7 +57,9 @@ class WorkloadFlags:
     think_time: Annotated[float, flag("Mean seconds between an answer and the next turn."), Span(0, 10**9)] = 0.0
     tenants: Annotated[str | None, flag("Deal the requests to tenants: a number, or NAME:WEIGHT,...")] = None
     arrivals: Annotated[
-        str, flag("auto, poisson, gamma, constant, ramp or trace; auto: the trace's, else by --burstiness.")
+        str,
+        flag("auto, poisson, gamma, constant, ramp or trace; auto: the trace's, else by --burstiness."),
+        OneOf(*ARRIVALS),
     ] = "auto"
     request_rate: Annotated[
         str | None,
@@ -74,7 +78,9 @@ class WorkloadFlags:
     block_size: Annotated[
         int | None, flag("Tokens of a trace's block hash; default: its format's."), Span(1, MOST_TOKENS)
     ] = None
-    bad_rows: Annotated[str, flag("refuse or skip rows of a trace that make no sense.")] = "refuse"
+    bad_rows: Annotated[str, flag("refuse or skip rows of a trace that make no sense."), OneOf("refuse", "skip")] = (
+        "refuse"
+    )
     trace_start: Annotated[float, flag("ServeGen: second to start from."), Span(0, 10**9)] = 0.0
     trace_seconds: Annotated[
         float | None, flag("ServeGen: seconds to draw; default: 600."), Span(above=0, most=10**9)
@@ -93,10 +99,6 @@ def build(flags: WorkloadFlags, rate: float | None = None, ordered: bool = True)
     """
     if rate is None:
         rate = None if flags.request_rate is None else request_rate(flags.request_rate)
-    if flags.trace_format not in ("auto", *FORMATS):
-        raise ConfigError("--trace-format", flags.trace_format, "auto or one of " + ", ".join(FORMATS))
-    if flags.bad_rows not in ("refuse", "skip"):
-        raise ConfigError("--bad-rows", flags.bad_rows, "refuse or skip")
     workload = _from_trace(flags) if flags.trace is not None else _generated(flags)
     workload = _scaled(workload, flags.scale_lengths)
     if flags.max_tokens is not None:
@@ -110,8 +112,6 @@ def build(flags: WorkloadFlags, rate: float | None = None, ordered: bool = True)
 
 def _timed(workload: Workload, flags: WorkloadFlags, rate: float | None) -> tuple[Workload, float]:
     kind = flags.arrivals
-    if kind not in ARRIVALS:
-        raise ConfigError("--arrivals", kind, "one of " + ", ".join(ARRIVALS))
     if flags.ramp is not None and kind in ("auto", "ramp"):
         ramp = _ramp(flags.ramp, flags.burstiness)
         return check(with_arrivals(workload, ramp, flags.seed)), ramp.end
@@ -120,6 +120,11 @@ def _timed(workload: Workload, flags: WorkloadFlags, rate: float | None) -> tupl
     from_trace = flags.trace is not None and workload.timed
     if kind == "trace" and not from_trace:
         raise ConfigError("--arrivals", kind, "another process: there is no trace with times")
+    if from_trace and kind in ("auto", "trace") and flags.burstiness != 1:
+        allowed = f"left out: the requests come at the times of {flags.trace} (--arrivals gamma draws others)"
+        raise ConfigError("--burstiness", flags.burstiness, allowed)
+    if flags.trace is not None and not workload.timed and flags.time_scale != 1:
+        raise ConfigError("--time-scale", flags.time_scale, f"left out: {flags.trace} has no times")
     if kind == "trace" or (kind == "auto" and from_trace):
         workload = workload.scaled(flags.time_scale)
         if rate is not None and rate != float("inf"):

@@ -19,6 +19,7 @@ from paceline.core.account import report
 from paceline.core.disciplines import discipline as discipline_named
 from paceline.core.knob_values import parse_knobs
 from paceline.core.plan import StepPlan, StepResult
+from paceline.core.replay_flags import refuse_idle
 from paceline.core.replay_picture import draw, panel
 from paceline.core.replay_script import Script, ScriptRequest, parse_script, read_script, script_names
 from paceline.core.replay_table import header, table_row
@@ -277,7 +278,9 @@ def show(
     requests: bool = False,
 ) -> int:
     """Print, or draw, the replay of a script's text, with `blocks` and so on in its lines; returns the exit status."""
-    script, names = read_script(text), (discipline or "").split(",")
+    names = (discipline or "").split(",")
+    refuse_idle(names, table, picture, {"--blocks": blocks, "--timing": timing, "--requests": requests})
+    script = read_script(text)
     by_flags: dict[str, Any] = {"order": order, "knobs": parse_knobs(knob or ())}
     if picture is not None:
         svg = drawn(script, names, **by_flags)

@@ -7,14 +7,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.workload.requests import TimedRequest, Workload, WorkloadError
-from paceline.workload.trace_files import Faults, json_lines, whole_json
+from paceline.workload.requests import TimedRequest, Workload
+from paceline.workload.trace_faults import BadRow, Faults
+from paceline.workload.trace_files import json_lines, no_object, whole_json
+from paceline.workload.trace_rows import MOST_TOKENS
+from paceline.workload.trace_rows import count as whole_number
 
 if TYPE_CHECKING:
     from paceline.workload.traces import ReadOptions
 
 _PEOPLE = ("human", "user", "prompter")
 _MODELS = ("gpt", "chatgpt", "assistant", "bing", "bard", "model")
+_LENGTHS = ("output_tokens", "output_length", "max_tokens")
 _SHORTEST = 4
 _DEFAULT_OUTPUT = 128
 
@@ -26,10 +30,15 @@ def read(path: Path, text: str, options: ReadOptions, faults: Faults) -> Workloa
     """
     count = options.count_tokens or (lambda one: max(1, len(one) // 4))
     requests: list[TimedRequest] = []
-    for line, row in _rows(path, text):
+    where = "entry" if text.lstrip().startswith("[") else "line"
+    for line, row in _rows(path, text, faults):
         if options.limit is not None and len(requests) >= options.limit:
             break
-        pair = _pair(path, line, row)
+        try:
+            pair = _pair(row)
+        except BadRow as fault:
+            faults.take(line, fault, where)
+            continue
         if pair is None:
             faults.counts["conversations without a question and an answer"] += 1
             continue
@@ -38,9 +47,6 @@ def read(path: Path, text: str, options: ReadOptions, faults: Faults) -> Workloa
         tokens_out = answer if isinstance(answer, int) else count(answer)
         if tokens_in < _SHORTEST or (isinstance(answer, str) and tokens_out < _SHORTEST):
             faults.counts[f"questions or answers below {_SHORTEST} tokens"] += 1
-            continue
-        if tokens_out < 1:
-            faults.row(line, "rows with 0 tokens", f"{tokens_out} tokens to answer; there must be at least 1")
             continue
         cut = tokens_out if options.max_output is None else min(tokens_out, options.max_output)
         name = str(len(requests))
@@ -52,29 +58,34 @@ def read(path: Path, text: str, options: ReadOptions, faults: Faults) -> Workloa
     return workload
 
 
-def _rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(path: Path, text: str, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
     if not text.lstrip().startswith("["):
-        yield from json_lines(path, text)
+        yield from json_lines(text, faults)
         return
     value = whole_json(path, text)
     for number, row in enumerate(value, 1):
-        if not isinstance(row, dict):
-            raise WorkloadError(f"{path}, entry {number}: a JSON object is needed, this is a {type(row).__name__}")
-        yield number, row
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            faults.take(number, no_object(row), "entry")
 
 
-def _pair(path: Path, line: int, row: dict[str, Any]) -> tuple[str, str | int] | None:
-    """(question, answer or its number of tokens)."""
+def _pair(row: dict[str, Any]) -> tuple[str, str | int] | None:
+    """(question, answer or its number of tokens). BadRow."""
     prompt = row.get("prompt", row.get("text"))
     if isinstance(prompt, str):
-        length = row.get("output_tokens", row.get("output_length", row.get("max_tokens")))
+        named = next((name for name in _LENGTHS if row.get(name) is not None), None)
         answer = row.get("completion", row.get("answer", row.get("response")))
-        if isinstance(length, int) and not isinstance(length, bool):
+        if named is not None:
+            length = whole_number(named, row[named], MOST_TOKENS)
+            if length < 1:
+                raise BadRow("rows with 0 tokens", f"{named} is {length}; there must be at least 1 token to answer")
             return prompt, length
         return prompt, answer if isinstance(answer, str) else _DEFAULT_OUTPUT
     turns = row.get("conversations", row.get("conversation", row.get("messages")))
     if turns is None:
-        raise WorkloadError(f"{path}, entry {line}: no prompt and no conversations; it has {', '.join(row)}")
+        found = ", ".join(row)
+        raise BadRow("rows without a prompt", f"no prompt and no conversations; it has {found[:300]}")
     said = [_turn(turn) for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
     for (who, question), (other, answer) in pairwise(said):
         if who in _PEOPLE and other in _MODELS and question and answer:

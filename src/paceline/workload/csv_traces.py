@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from paceline.workload.packed import Packer
 from paceline.workload.requests import TimedRequest, Workload, WorkloadError
-from paceline.workload.trace_files import Faults, count, csv_rows
-from paceline.workload.trace_rows import Clock, cut, has_tokens, stamps
+from paceline.workload.trace_faults import BadRow, Faults
+from paceline.workload.trace_files import csv_rows
+from paceline.workload.trace_rows import MOST_TOKENS, Clock, count, cut, need_tokens, stamps
 
 if TYPE_CHECKING:
     from paceline.workload.traces import ReadOptions
@@ -31,7 +32,7 @@ COLUMNS = {
 
 
 def read(path: Path, text: str, kind: str, options: ReadOptions, faults: Faults) -> Workload:
-    header, rows = csv_rows(path, text)
+    header, rows = csv_rows(path, text, faults)
     found = {role: next((name for name in names if name in header), None) for role, names in COLUMNS.items()}
     for role in ("input", "output"):
         if found[role] is None:
@@ -41,20 +42,22 @@ def read(path: Path, text: str, kind: str, options: ReadOptions, faults: Faults)
             )
     timed = found["time"] is not None
     requests = Packer()
-    clock = Clock(path, faults)
+    clock = Clock()
     for line, row in rows:
         if options.limit is not None and len(requests) >= options.limit:
             break
         given = {role: row[name] for role, name in found.items() if name is not None}
-        tokens_in = count(path, line, str(found["input"]), given["input"])
-        tokens_out = count(path, line, str(found["output"]), given["output"])
-        if kind == "burstgpt" and min(tokens_in, tokens_out) == 0:
-            faults.counts["0 tokens: requests that failed when the trace was taken"] += 1
-            continue
-        if not has_tokens(faults, line, tokens_in, tokens_out):
-            continue
-        at = clock.read(line, str(found["time"]), given["time"], 1.0) if timed else 0.0
-        if at is None:
+        try:
+            tokens_in = count(str(found["input"]), given["input"], MOST_TOKENS)
+            tokens_out = count(str(found["output"]), given["output"], MOST_TOKENS)
+            if kind == "burstgpt" and min(tokens_in, tokens_out) == 0:
+                faults.counts["0 tokens: requests that failed when the trace was taken"] += 1
+                continue
+            need_tokens(tokens_in, tokens_out)
+            priority = count("priority", given.get("priority") or 0)
+            at = clock.read(str(found["time"]), given["time"], 1.0) if timed else 0.0
+        except BadRow as fault:
+            faults.take(line, fault)
             continue
         requests.append(
             TimedRequest(
@@ -65,7 +68,7 @@ def read(path: Path, text: str, kind: str, options: ReadOptions, faults: Faults)
                 parts=((-1 - len(requests), tokens_in),),
                 tenant=given.get("tenant", ""),
                 session=given.get("session", ""),
-                priority=count(path, line, "priority", given.get("priority") or 0),
+                priority=priority,
             )
         )
     return Workload(clock.relative(requests.requests()), path.name, stamps(timed), timed)

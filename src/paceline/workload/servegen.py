@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.workload.requests import TimedRequest, Workload, WorkloadError
-from paceline.workload.trace_files import Faults
+from paceline.workload.trace_faults import BadRow, Faults
+from paceline.workload.trace_rows import MOST_SECONDS, MOST_TOKENS, number
 
 if TYPE_CHECKING:
     from paceline.workload.traces import ReadOptions
 
+MOST_RATE = 1e9  # requests per second
 Floats = NDArray[np.float64]
 
 
@@ -21,9 +24,14 @@ def generate(path: Path, value: Any, options: ReadOptions, faults: Faults) -> Wo
     """The requests of `options.duration` seconds from `options.start` on; each client is a tenant."""
     clients = value.get("clients") if isinstance(value, dict) else None
     probabilities = value.get("quantile_probs") if isinstance(value, dict) else None
-    if not clients or not probabilities:
+    if not clients or not probabilities or not isinstance(clients, list):
         raise WorkloadError(f"{path}: a ServeGen file needs clients and quantile_probs")
-    width = float(value.get("window_s", 600))
+    width = _checked(path, "window_s", lambda: _within("window_s", value.get("window_s", 600), MOST_SECONDS))
+    _checked(path, "quantile_probs", lambda: [_within("a share", one, 1.0) for one in probabilities])
+    for position, client in enumerate(clients, 1):
+        _checked(path, f"client {position}", lambda one=client: _check_client(one, len(probabilities)))  # type: ignore[misc]
+    if not any(client["windows"] for client in clients):
+        raise WorkloadError(f"{path}: no client has windows")
     begin, end = options.start, options.start + (width if options.duration is None else options.duration)
     if not 0 <= begin < end:
         raise WorkloadError(f"{path}: nothing to draw from {begin:g} s to {end:g} s")
@@ -55,6 +63,39 @@ def generate(path: Path, value: Any, options: ReadOptions, faults: Faults) -> Wo
     workload = Workload(requests, path.name, words)
     workload.notes.append("ServeGen requests are samples of measured rates and lengths, not logged requests")
     return workload
+
+
+def _checked(path: Path, where: str, check: Callable[[], Any]) -> Any:
+    """What `check` finds. WorkloadError names the file and the place."""
+    try:
+        return check()
+    except BadRow as fault:
+        raise WorkloadError(f"{path}, {where}: {fault.detail}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise WorkloadError(f"{path}, {where}: is not as ServeGen has it ({type(error).__name__}: {error})") from None
+
+
+def _check_client(client: dict[str, Any], probabilities: int) -> None:
+    """BadRow for numbers that make no sense, KeyError and the like for what is missing."""
+    str(client["client"])
+    for start, rate, _, _, shape, _ in client["windows"]:
+        _within("the start of a window", start, MOST_SECONDS)
+        _within("the rate of a window", rate, MOST_RATE)
+        _within("the shape of a window", shape or 0.0, MOST_RATE)
+    for name, table in client["length_quantiles"].items():
+        int(name)
+        for side in ("input", "output"):
+            if len([_within(f"a length of {side}", one, MOST_TOKENS) for one in table[side]]) != probabilities:
+                raise BadRow("", f"{side} has {len(table[side])} lengths and there are {probabilities} quantile_probs")
+    if not client["length_quantiles"] and any(window[1] for window in client["windows"]):
+        raise BadRow("", "there are no length_quantiles")
+
+
+def _within(name: str, value: Any, most: float) -> float:
+    found = number(name, value)
+    if not 0 <= found <= most:
+        raise BadRow("", f"{name} is {value!r}; it must be from 0 to {most:,.0f}")
+    return found
 
 
 def _times(window: list[Any], length: float, scale: float, generator: np.random.Generator) -> Floats:

@@ -6,102 +6,92 @@ import csv
 import gzip
 import io
 import json
-from collections import Counter
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from paceline.workload.requests import WorkloadError
+from paceline.workload.trace_faults import BadRow, Faults
 
 Row = dict[str, Any]
 
 
-class Faults:
-    """What to do with rows that make no sense: refuse the file, or leave them out and count them."""
-
-    def __init__(self, path: Path, skip: bool) -> None:
-        self.path = path
-        self.skip = skip
-        self.counts: Counter[str] = Counter()
-
-    def row(self, line: int, reason: str, detail: str) -> None:
-        """A row at fault. Raises WorkloadError unless such rows are left out."""
-        if not self.skip:
-            raise WorkloadError(
-                f"{self.path}, line {line}: {detail}; mend the file, or leave such rows out with --bad-rows skip"
-            )
-        self.counts[reason] += 1
-
-
 def read_text(path: Path) -> str:
-    """The file's text. WorkloadError where it cannot be read."""
+    """The file's text. WorkloadError where it cannot be read, or is none."""
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise WorkloadError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise WorkloadError(f"{path}: this is a directory, not a trace") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        text = f"byte {error.start + 1:,} is no UTF-8"
+        raise WorkloadError(f"{path}: this is no text ({text}); {_TEXT}") from None
+    except (OSError, EOFError, zlib.error) as error:
         raise WorkloadError(f"{path}: cannot be read: {error}") from None
+    if (at := text.find("\0")) >= 0:
+        raise WorkloadError(f"{path}: this is no text (character {at + 1:,} is a zero); {_TEXT}")
+    return text
 
 
-def csv_rows(path: Path, text: str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+_TEXT = "a trace is CSV, JSON or JSON lines, plain or gzip"
+
+
+def csv_rows(path: Path, text: str, faults: Faults) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """(column names in lower case, (line number, row) of each row)."""
     reader = csv.reader(io.StringIO(text))
-    header = [name.strip().lower() for name in next(reader, [])]
+
+    def lines() -> Iterator[list[str]]:
+        try:
+            yield from reader
+        except csv.Error as error:
+            raise WorkloadError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
+
+    every = lines()
+    header = [name.strip().lower() for name in next(every, [])]
     if not header:
         raise WorkloadError(f"{path}: the file is empty")
 
     def rows() -> Iterator[tuple[int, dict[str, str]]]:
-        for cells in reader:
-            if cells and (len(cells) > 1 or cells[0].strip()):
-                if len(cells) < len(header):
-                    raise WorkloadError(
-                        f"{path}, line {reader.line_num}: {len(cells)} cells, and the header has {len(header)} columns"
-                    )
-                yield reader.line_num, dict(zip(header, cells, strict=False))
+        for cells in every:
+            if not cells or (len(cells) == 1 and not cells[0].strip()):
+                continue
+            if len(cells) < len(header):
+                detail = f"{len(cells)} cells, and the header has {len(header)} columns"
+                faults.take(reader.line_num, BadRow("rows with too few cells", detail))
+                continue
+            yield reader.line_num, dict(zip(header, cells, strict=False))
 
     return header, rows()
 
 
-def json_lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:
+def json_lines(text: str, faults: Faults) -> Iterator[tuple[int, Row]]:
     """(line number, object) of each line."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
-        except ValueError as error:
-            raise WorkloadError(f"{path}, line {number}: not JSON: {error}") from None
-        if not isinstance(value, dict):
-            raise WorkloadError(f"{path}, line {number}: a JSON object is needed, this is a {type(value).__name__}")
-        yield number, value
+        except (ValueError, RecursionError) as error:
+            faults.take(number, BadRow("lines that are not JSON", f"not JSON: {error}"))
+            continue
+        if isinstance(value, dict):
+            yield number, value
+        else:
+            faults.take(number, no_object(value))
+
+
+def no_object(value: Any) -> BadRow:
+    """Where an object is needed."""
+    return BadRow("rows that are no JSON objects", f"a JSON object is needed, this is a {type(value).__name__}")
 
 
 def whole_json(path: Path, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WorkloadError(f"{path}: not JSON: {error}") from None
-
-
-def number(path: Path, line: int, column: str, value: Any) -> float:
-    """A finite number, or WorkloadError."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        raise WorkloadError(f"{path}, line {line}: {column} is {value!r}, not a number") from None
-    if found != found or found in (float("inf"), float("-inf")):
-        raise WorkloadError(f"{path}, line {line}: {column} is {value!r}, not a finite number")
-    return found
-
-
-def count(path: Path, line: int, column: str, value: Any) -> int:
-    """A whole number, or WorkloadError."""
-    found = number(path, line, column, value)
-    if found != int(found):
-        raise WorkloadError(f"{path}, line {line}: {column} is {value!r}, not a whole number")
-    return int(found)

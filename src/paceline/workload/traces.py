@@ -19,12 +19,17 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.errors import did_you_mean
 from paceline.workload import block_traces, conversations, csv_traces, servegen
 from paceline.workload.arrivals import spread_ticks
 from paceline.workload.requests import Workload, WorkloadError, check
-from paceline.workload.trace_files import Faults, read_text, whole_json
+from paceline.workload.trace_faults import Faults
+from paceline.workload.trace_files import read_text, whole_json
 
 FORMATS = ("csv", "azure", "burstgpt", "mooncake", "timed_trace", "bailian", "servegen", "sharegpt")
+_BLOCKS = ("mooncake", "timed_trace", "bailian")
+_TABLES = ("csv", "azure", "burstgpt")
+_PROMPTS = ("prompt", "conversations", "conversation", "messages", "text")
 DATA = Path(__file__).parent / "data"
 
 
@@ -66,7 +71,8 @@ def find(name: str) -> Path:
             return path
     path = Path(name).expanduser()
     if not path.exists() and "/" not in name and "." not in name:
-        raise WorkloadError(f"no trace is called {name!r}; there are {', '.join(shipped())}, or give a path")
+        known = f"there are {', '.join(shipped())}; or give a path"
+        raise WorkloadError(f"no trace is called {name!r}; {known}{did_you_mean(name, shipped())}")
     return path
 
 
@@ -78,12 +84,13 @@ def read(source: str | Path, options: ReadOptions | None = None) -> Workload:
     path = find(str(source))
     text = read_text(path)
     kind = detect(path, text) if options.format == "auto" else options.format
+    _check_options(path, text, kind, options)
     faults = Faults(path, options.skip_bad_rows)
     if kind == "servegen":
         workload = servegen.generate(path, whole_json(path, text), options, faults)
     elif kind == "sharegpt":
         workload = conversations.read(path, text, options, faults)
-    elif kind in ("mooncake", "timed_trace", "bailian"):
+    elif kind in _BLOCKS:
         workload = block_traces.read(path, text, kind, options, faults)
     else:
         workload = csv_traces.read(path, text, kind, options, faults)
@@ -92,6 +99,8 @@ def read(source: str | Path, options: ReadOptions | None = None) -> Workload:
         raise WorkloadError(f"{path}: there is no request in it" + (f" ({left})" if left else ""))
     workload.source, workload.skipped = str(source), dict(faults.counts)
     workload.attribution = _ATTRIBUTION.get(path.name.split(".")[0], "")
+    if options.spread_ticks and not workload.timed:
+        raise WorkloadError(f"{path}: it has no times; leave --spread-ticks out")
     return check(_on_ticks(workload, options) if workload.timed else workload)
 
 
@@ -106,7 +115,7 @@ def detect(path: Path, text: str) -> str:
             return "servegen"
         if '"input_length"' in line:
             return "bailian" if '"chat_id"' in line else "mooncake"
-        if any(f'"{key}"' in line for key in ("prompt", "conversations", "conversation", "messages", "text")):
+        if any(f'"{key}"' in line for key in _PROMPTS):
             return "sharegpt"
         raise WorkloadError(f"{path}, line 1: no input_length and no prompt; name the format with --trace-format")
     columns = [name.strip() for name in line.split(",")]
@@ -115,10 +124,37 @@ def detect(path: Path, text: str) -> str:
     return "burstgpt" if {"request tokens", "response tokens", "log_type", "log type"} & set(columns) else "csv"
 
 
+def _check_options(path: Path, text: str, kind: str, options: ReadOptions) -> None:
+    """WorkloadError for a format that is not the file's, and for options that mean nothing in its format."""
+    if options.format != "auto" and (looks := _other_family(path, text, kind)) is not None:
+        mend = f"leave --trace-format out, or give --trace-format {looks}"
+        raise WorkloadError(f"{path}: this is no {kind} trace, it looks like {looks}; {mend}")
+    if options.block_size is not None and kind not in _BLOCKS:
+        raise WorkloadError(f"{path}: a {kind} trace names no blocks; leave --block-size out")
+    if (options.start or options.duration is not None) and kind != "servegen":
+        text = "its requests are logged, not drawn for a stretch of time"
+        raise WorkloadError(f"{path}: {text}; leave --trace-start and --trace-seconds out (--num-prompts takes fewer)")
+
+
+def _other_family(path: Path, text: str, kind: str) -> str | None:
+    """What the file looks like, where that is read by other rules than `kind`."""
+    try:
+        looks = detect(path, text)
+    except WorkloadError:
+        return None  # whoever reads it knows more
+    line = text.lstrip().split("\n", 1)[0].lower()
+    if looks == kind or any({looks, kind} <= set(family) for family in (_BLOCKS, _TABLES)):
+        return None
+    both = kind == "sharegpt" and looks in _BLOCKS and any(f'"{key}"' in line for key in _PROMPTS)
+    return None if both else looks
+
+
 def _on_ticks(workload: Workload, options: ReadOptions) -> Workload:
     at = workload.times()
     distinct = np.unique(at)
     if at.size < 40 or distinct.size < 2 or distinct.size > 0.6 * at.size:
+        if options.spread_ticks:
+            workload.notes.append("--spread-ticks changed nothing: the arrivals sit on no ticks")
         return workload
     tick = float(np.median(np.diff(distinct)))
     if options.spread_ticks:
