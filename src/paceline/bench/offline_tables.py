@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from paceline.bench.memory import Memory
 from paceline.bench.offline import PERCENTILES, Measured
 from paceline.bench.tables import milliseconds, number, plain
+from paceline.bench.terminal import WholeTable
 from paceline.workload.export import clean, latencies
 
 _PACKAGES = ("paceline", "torch", "numpy", "transformers", "gguf")
@@ -111,8 +111,5 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.0f}"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for position, column in enumerate(columns):
-        table.add_column(plain(column), justify="right" if position else "left", no_wrap=True)
-    return table
+def _table(*columns: str) -> WholeTable:
+    return WholeTable(*map(plain, columns))

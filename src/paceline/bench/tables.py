@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Table
 
+from paceline.bench.terminal import WholeTable
 from paceline.workload.metrics import Stretch
 from paceline.workload.percentiles import Distribution, Percentile
 from paceline.workload.run import Run
@@ -17,12 +17,10 @@ _STYLE = {"invalid": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def print_run(console: Console, run: Run) -> None:
-    """Everything about one run."""
+    """Everything about one run, but for its workload, which is told before it begins."""
     whole, steady = run.summary.whole, run.summary.steady
-    console.print(f"[bold]{plain(run.label)}[/]  {plain(run.workload)}")
-    console.print(
-        f"arrivals: {plain(run.arrivals)} ({run.loop} loop); server: {plain(str(run.facts.get('server', '')))}"
-    )
+    server = plain(str(run.facts.get("server", "")))
+    console.print(f"[bold]{plain(run.label)}[/]  arrivals: {plain(run.arrivals)} ({run.loop} loop); server: {server}")
     console.print(_outcome_line(whole))
     console.print(_rate_table(whole, steady, run))
     console.print(_latency_table(steady))
@@ -132,7 +130,7 @@ def _outcome_line(whole: Stretch) -> str:
     return f"{whole.total} requests: " + ", ".join(parts)
 
 
-def _rate_table(whole: Stretch, steady: Stretch, run: Run) -> Table:
+def _rate_table(whole: Stretch, steady: Stretch, run: Run) -> WholeTable:
     table = _table("", "rates", "steady part", "whole run")
     rows: tuple[tuple[str, Callable[[Stretch], float]], ...] = (
         ("seconds", lambda s: s.window.length),
@@ -149,7 +147,7 @@ def _rate_table(whole: Stretch, steady: Stretch, run: Run) -> Table:
     return table
 
 
-def _latency_table(steady: Stretch) -> Table:
+def _latency_table(steady: Stretch) -> WholeTable:
     percents = sorted(steady.ttft.percentiles or steady.itl.percentiles)
     table = _table("", "latency, steady", "mean", *[f"p{percent:g}" for percent in percents])
     rows: list[tuple[str, Distribution]] = [(label, getattr(steady, name)) for label, name in _LATENCIES]
@@ -161,7 +159,7 @@ def _latency_table(steady: Stretch) -> Table:
     return table
 
 
-def _goodput_table(whole: Stretch, steady: Stretch) -> Table:
+def _goodput_table(whole: Stretch, steady: Stretch) -> WholeTable:
     table = _table("", "goodput", "target", "steady part", "whole run")
     good, all_good = steady.goodput, whole.goodput
     assert good is not None and all_good is not None
@@ -174,7 +172,7 @@ def _goodput_table(whole: Stretch, steady: Stretch) -> Table:
     return table
 
 
-def _tenant_table(run: Run) -> Table:
+def _tenant_table(run: Run) -> WholeTable:
     table = _table("", "tenant", "requests", "output tokens/s", "TTFT p50", "TTFT p95", "TPOT p50", "E2E p95")
     for name, one in run.summary.per_tenant.items():
         latencies = [one.ttft.at(50.0), one.ttft.at(95.0), one.tpot.at(50.0), one.e2e.at(95.0)]
@@ -182,11 +180,8 @@ def _tenant_table(run: Run) -> Table:
     return table
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for position, column in enumerate(columns):
-        table.add_column(plain(column), justify="right" if position else "left", no_wrap=True)
-    return table
+def _table(title: str, *columns: str) -> WholeTable:
+    return WholeTable(*map(plain, columns), title=plain(title))
 
 
 def plain(text: str) -> str:

@@ -26,14 +26,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=CheckedCommand)(numbered(serve, engine_words))
-app.command(cls=CheckedCommand)(disciplines)
-app.add_typer(bench)
-app.command(cls=CheckedCommand)(numbered(profile, engine_words))
-app.command(cls=CheckedCommand)(simulate)
+app.command(cls=CheckedCommand, short_help="Say how requests can be scheduled.")(disciplines)
+app.add_typer(bench, short_help="Measure servers, or an engine without one.")
+app.command(cls=CheckedCommand, short_help="Measure a model's step times here, for simulate --profile.")(
+    numbered(profile, engine_words)
+)
+app.command(cls=CheckedCommand, short_help="Replay traffic on a simulated replica or cluster.")(simulate)
 app.command(cls=CheckedCommand)(plan)
 
 
-@app.command()
+@app.command(short_help="Play a script through a discipline with a fake model.")
 def replay(
     script: Annotated[str, typer.Argument(help="JSON or JSON lines; - reads standard input.")],
     discipline: Annotated[str | None, typer.Option(help="Play it under this discipline instead.")] = None,

@@ -30,7 +30,7 @@ def bench_serve(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags
     return serve(target, traffic, flags)
 
 
-@app.command("compare", cls=CheckedCommand)
+@app.command("compare", cls=CheckedCommand, short_help="One workload on several systems, in turns, side by side.")
 @command(CompareFlags, TargetFlags, WorkloadFlags, MeasureFlags)
 def bench_compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> int:
     """One workload on several disciplines, or several servers, in turns (A B A B), side by side."""
@@ -40,7 +40,7 @@ def bench_compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFl
     return compare(versus, target, traffic, flags)
 
 
-@app.command("sweep", cls=CheckedCommand)
+@app.command("sweep", cls=CheckedCommand, short_help="Find the last rate that meets the targets: the knee.")
 @command(SweepFlags, TargetFlags, WorkloadFlags, MeasureFlags)
 def bench_sweep(sweep: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> int:
     """Raise the rate until the targets break, and find the last rate that meets them: the knee."""
@@ -50,7 +50,7 @@ def bench_sweep(sweep: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, 
     return run(sweep, target, traffic, flags)
 
 
-@app.command("offline", cls=CheckedCommand)
+@app.command("offline", cls=CheckedCommand, short_help="Run a workload on an engine in this process.")
 @command(OfflineFlags, EngineFlags)
 def bench_offline(flags: OfflineFlags, engine: Any) -> int:
     """Run a workload of exact token ids on an engine in this process, without a server: rates, latencies, memory."""

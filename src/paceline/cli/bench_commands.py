@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from paceline.bench import report, tables
+from paceline.bench import report, tables, terminal
 from paceline.bench.bodies import PromptStyle
 from paceline.bench.display import displays
 from paceline.bench.load import LoadOptions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def serve(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> int:
     """One run; its status."""
-    console = Console(highlight=False)
+    console = terminal.console()
     options = measure_options(target, traffic, flags)
     workload, rate = workload_of(traffic, flags)
     console.print(tables.plain(workload.describe()), style="dim")
@@ -45,7 +45,7 @@ def compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFlags, f
     """Several systems on one workload."""
     from paceline.bench import compare as comparing
 
-    console = Console(highlight=False)
+    console = terminal.console()
     options = measure_options(target, traffic, flags)
     if versus.disciplines is None and versus.base_urls is None:
         raise PacelineError("there is nothing to compare; give --disciplines, or --base-urls")
@@ -80,7 +80,7 @@ def sweep(flags: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, measur
     from paceline.bench import figures
     from paceline.bench.sweep import Sweep
 
-    console = Console(highlight=False)
+    console = terminal.console()
     options = measure_options(target, traffic, measured)
     if not options.targets:
         options = replace(options, targets={"ttft": 1.0, "tpot": 0.1})

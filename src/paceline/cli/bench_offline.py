@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from paceline.bench import offline_tables as tables
+from paceline.bench import terminal
 from paceline.bench.offline import WARM_UP_TOKENS, Measured, drive, warm_up
 from paceline.bench.offline_workloads import Size, longest, workload
 from paceline.cli.bench_offline_flags import AGAINST_STATIC, OfflineFlags, engine_config
@@ -26,7 +27,7 @@ LOAD = 0.8  # share of the measured capacity at which disciplines are compared
 
 def offline(flags: OfflineFlags, engine: Any) -> int:
     """Run it, print it, save it."""
-    console = Console(highlight=False)
+    console = terminal.console()
     check_file("--json", flags.json)
     size = Size(flags.requests, flags.streams, flags.context, flags.output_len, flags.scale, flags.workload_seed)
     config = engine_config(flags.model, engine)

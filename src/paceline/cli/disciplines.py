@@ -45,31 +45,23 @@ def disciplines(
 
 
 def _console() -> Any:
-    from rich.console import Console
+    from paceline.bench import terminal
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = max(_LEAST, console.width)
-    return console
+    return terminal.console(_LEAST, markup=False, emoji=False)
 
 
 def _show_table(found: dict[str, Any]) -> None:
-    from rich.table import Table
-
+    from paceline.bench.terminal import WholeTable
     from paceline.core.describe import POINTS
 
     console = _console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("name", *(point.replace("_", " ") for point in POINTS)):
-        table.add_column(title, no_wrap=title == "name")
-    table.add_column("after", ratio=1, min_width=20)
+    titles = ("name", *(point.replace("_", " ") for point in POINTS), "after")
+    table = WholeTable(*titles, words=range(1, len(titles)))
     for row in found["disciplines"]:
         table.add_row(row["name"], *(row[point] for point in POINTS), row["after"])
     console.print(table)
     console.print("\nOrders: any discipline takes another with --order NAME\n")
-    orders = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("name", "who is next", "how long one may wait"):
-        orders.add_column(title, overflow="fold", no_wrap=title == "name")
+    orders = WholeTable("name", "who is next", "how long one may wait", words=(1, 2))
     for row in found["orders"]:
         orders.add_row(row["name"], row["words"], row["bound"])
     console.print(orders)

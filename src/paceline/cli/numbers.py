@@ -75,7 +75,7 @@ def with_parser(name: str, hint: Any, words: Words = lambda name: None) -> Any:
     info = next((one for one in more if isinstance(one, (OptionInfo, ArgumentInfo))), None)
     choice = next((one for one in more if isinstance(one, OneOf)), None)
     if info is not None and choice is not None:
-        info.parser, info.metavar = choice.parser(_flag(name, info)), info.metavar or "TEXT"
+        info.parser, info.metavar = choice.parser(_flag(name, info)), info.metavar or "NAME"
         return Annotated[(kind, *(one for one in more if one is not choice))]
     if info is None or info.parser is not None or kinds not in ({int}, {float}):
         return hint

@@ -41,14 +41,13 @@ class PlanFlags(LimitFlags):
 @command(WorkloadFlags, DeploymentFlags, KnobFlags, PlanFlags)
 def plan(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, flags: PlanFlags) -> int:
     """How many of which device for this traffic and these targets."""
-    from rich.console import Console
-
+    from paceline.bench import terminal
     from paceline.sim import planner
     from paceline.sim.capacity import Target, Traffic
     from paceline.sim.plan_text import values
     from paceline.sim.question import Question
 
-    console = Console(highlight=False)
+    console = terminal.console()
     check_file("--result", flags.result)
     check_page("--html", flags.html)
     limits = tuple(Target(*limit) for limit in flags.limits())
@@ -91,8 +90,7 @@ def plan(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, flags: 
 
 
 def _tune(console: Any, question: Any, flags: PlanFlags, processes: int, progress: Any) -> int:
-    from rich.table import Table
-
+    from paceline.bench.terminal import WholeTable
     from paceline.sim.question import PlanError, name_of
     from paceline.sim.tuning import tune
     from paceline.sim.workers import Workers
@@ -101,7 +99,9 @@ def _tune(console: Any, question: Any, flags: PlanFlags, processes: int, progres
         ranked = tune(question, flags.gpus, progress, workers=workers)
     if not ranked or ranked[0][2] <= 0:
         raise PlanError(f"no setting that was tried meets the targets on {flags.gpus} devices")
-    table = Table("requests/s", "replica", "knobs", title=f"knobs for {flags.gpus} devices, best first")
+    table = WholeTable(
+        "requests/s", "replica", "knobs", title=f"knobs for {flags.gpus} devices, best first", words=(1, 2)
+    )
     for knobs, deployment, rate in ranked[:12]:
         table.add_row(f"{rate:.2f}", name_of(deployment), knobs.describe())
     console.print(table)
@@ -109,28 +109,24 @@ def _tune(console: Any, question: Any, flags: PlanFlags, processes: int, progres
 
 
 def _print_plan(console: Any, answer: Any) -> None:
-    from rich.table import Table
-
+    from paceline.bench.tables import plain
+    from paceline.bench.terminal import WholeTable
     from paceline.sim.plan_text import latency_rows, sections, throughput_rows
 
     for title, rows in sections(answer):
         if not rows:
             continue
-        table = Table(
-            title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
-        )
-        table.add_column(min_width=20)
-        table.add_column(overflow="fold")
+        table = WholeTable("", "", title=title, words=(1,), header=False)
         for name, value in rows:
-            table.add_row(name, value)
+            table.add_row(plain(f"{name:20}"), plain(value))
         console.print(table)
         console.print()
         if title == "One replica":
             caption = "One replica: latency against rate, p50/p95/p99"
             for title, (header, *body) in ((caption, latency_rows(answer)), ("", throughput_rows(answer))):
-                table = Table(*header, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+                table = WholeTable(*map(plain, header), title=title, words=range(1, len(header)))
                 for row in body:
-                    table.add_row(*row)
+                    table.add_row(*map(plain, row))
                 console.print(table)
                 console.print()
 

@@ -39,8 +39,7 @@ def profile(
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens of a step.")] = 2048,
 ) -> int:
     """Measure the model's step times on this machine, and fit a profile for `paceline simulate --profile`."""
-    from rich.console import Console
-
+    from paceline.bench import terminal
     from paceline.bench.bystanders import MOST, Bystanders
     from paceline.bench.profile import VARIES, FittedTimer, StepTimer, measure
     from paceline.bench.profile import profile as fitted
@@ -52,7 +51,7 @@ def profile(
     if rounds < 1:
         raise ConfigError("--rounds", rounds, "at least 1")
     check_file("--output", output)
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.console(soft_wrap=True)
     given = {
         "dtype": dtype,
         "device": device,

@@ -134,7 +134,8 @@ def serve(
         bool, _flag("Share cached KV between the holders of different --api-keys.", "--share-cache/--no-share-cache")
     ] = False,
     max_body_size: Annotated[
-        int, _flag("Largest body of a request.", parser=parse_size, metavar="SIZE", show_default="16MiB")
+        int,
+        _flag("Largest body of a request; default: 16MiB.", parser=parse_size, metavar="SIZE", show_default=False),
     ] = 2**24,
     shutdown_grace: Annotated[float, _flag("Seconds running requests get when the server is stopped.")] = 30.0,
     access_log: Annotated[bool, _flag("Log every request.", "--access-log/--no-access-log")] = False,

@@ -31,13 +31,11 @@ class SimulateFlags(ReportedFlags, OutputFlags):
 @command(WorkloadFlags, DeploymentFlags, KnobFlags, SimulateFlags)
 def simulate(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, flags: SimulateFlags) -> int:
     """Replay traffic on a simulated replica or cluster: the scheduler itself, under a virtual clock."""
-    from rich.console import Console
-
-    from paceline.bench import report, tables
+    from paceline.bench import report, tables, terminal
     from paceline.bench.save import default_name, run_values, save
     from paceline.sim.results import as_run
 
-    console = Console(highlight=False)
+    console = terminal.console()
     flags.check_outputs()
     for name, text in (("--gpu", where.gpu), ("--tensor-parallel", where.tensor_parallel)):
         if "," in (text or ""):
@@ -117,8 +115,9 @@ def _fault(text: str, replicas: int) -> Any:
 def _print_inside(console: Any, run: Any) -> None:
     facts = run.facts
     law = facts["little_whole_run"]
+    replicas = f"{facts['replicas']} replica{'' if facts['replicas'] == 1 else 's'}"
     console.print(
-        f"{facts['replicas']} replicas, {facts['steps']:,} steps; KV mean {facts['kv_mean']:.0%}, p99 "
+        f"{replicas}, {facts['steps']:,} steps; KV mean {facts['kv_mean']:.0%}, p99 "
         f"{facts['kv_p99']:.0%}; {facts['preemptions_per_1000']:.2f} preemptions per 1,000 requests; "
         f"prefix hits {facts['prefix_hit_rate']:.1%}; "
         f"Little: {law['in_flight']:.2f} in flight, rate x time {law['rate_times_time']:.2f}",
