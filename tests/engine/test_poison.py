@@ -13,7 +13,7 @@ from paceline.engine import messages
 from paceline.engine.client import EngineProcess
 from paceline.errors import RequestError
 
-from .test_async_engine import CONFIG, GREEDY, Running, collect
+from .running import CONFIG, GREEDY, Running, collect
 
 PROMPTS = ("The sky is", "Two and two make", "Grass is")
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 from paceline.core.params import SamplingParams
 from paceline.engine import messages
 from paceline.engine.config import EngineConfig
 from paceline.engine.door import Door
+from paceline.engine.live_requests import LiveRequests
 from paceline.engine.outputs import RequestOutput
 from paceline.engine.pitfalls import Pitfalls
-from paceline.engine.probation import CRASHES, Probation
+from paceline.engine.probation import CRASHES
 from paceline.engine.questions import Questions
 from paceline.engine.request_log import RequestLog
-from paceline.engine.streams import RequestStream
 from paceline.engine.supervisor import Supervisor
 from paceline.engine.tenants import read_tenants
 from paceline.engine.tokenizer import Tokenizer, load_tokenizer
-from paceline.errors import ConfigError, EngineDeadError, ModelError, PacelineError, RequestError
+from paceline.errors import ConfigError, EngineDeadError, ModelError, PacelineError
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,6 @@ Progress = Callable[[str], None]
 LiveReports = dict[int, dict[int, dict[str, Any]]]  # number of the request -> index of the sequence -> its report
 
 LONG_TEXT = 4000  # characters from which on a text is encoded off the event loop's thread
-LATE = 1.0  # seconds the engine is given to end a request in time itself
 LOOK_EVERY = 10.0  # seconds between looks at how the engine is
 
 
@@ -65,16 +64,11 @@ class AsyncEngine:
         self._supervisor: Supervisor
         self._closing = False  # no new requests
         self.died = asyncio.Event()  # set when the engine is gone for good though nobody wanted it to end
-        self._streams: dict[int, RequestStream] = {}  # unfinished requests by number
-        self._ids: dict[str, int] = {}
-        self._news: dict[int, asyncio.Event] = {}  # by number; set when the stream has something to give out
-        self._idle = asyncio.Event()  # set while there are no unfinished requests
-        self._idle.set()
         self._questions = Questions()
         self._last_stats: dict[str, Any] = {}
-        self._probation = Probation()
         self.log = RequestLog(config.request_log_size)
         self.pitfalls = Pitfalls()
+        self._live = LiveRequests(self._send, self.log, self.pitfalls)
         self._watch: asyncio.Task[None] | None = None
         self._tokenizer_task: asyncio.Task[Tokenizer] | None = None
         self._shutdown_task: asyncio.Task[None] | None = None
@@ -117,27 +111,16 @@ class AsyncEngine:
     def crashed(self, how: str) -> int:
         """A new process will go on with what is unfinished; how many requests that are."""
         self.log.restarted()
-        self._give_up_culprit(how)
-        return len(self._streams)
+        self._live.engine_died(how)
+        return len(self._live)
 
     def over(self, error: PacelineError) -> None:
         """No process will ever go on with what is unfinished."""
         if self._watch is not None:
             self._watch.cancel()
-        for stream in list(self._streams.values()):
-            stream.error = error
-            self._wake(stream)
+        self._live.fail_all(error)
         if self._supervisor.failure is not None:
             self.died.set()
-
-    def _give_up_culprit(self, how: str) -> None:
-        """The request that was being tried when the engine died, if it was on probation."""
-        if (culprit := self._streams.get(self._probation.end() or -1)) is not None:
-            culprit.error = RequestError(
-                f"the engine ended ({how}) on this request, again and again", code="engine_error", status=500
-            )
-            logger.error("request %s is given up: the engine ends on it", culprit.request_id)
-            self._wake(culprit)
 
     # -- what the process says --------------------------------------------------------------------------------------
 
@@ -147,10 +130,9 @@ class AsyncEngine:
             for account in message.accounts:
                 self.log.note(account)
             for output in message.outputs:
-                self._take_output(output)
-                self._passed(output.number)
+                self._live.take(output)
         elif isinstance(message, messages.Refused):
-            self._refuse(message)
+            self._live.refuse(message)
         elif isinstance(message, messages.Stats):
             self._last_stats = message.stats
             self._questions.answer(message.ticket, message.stats)
@@ -170,73 +152,12 @@ class AsyncEngine:
             if self.tenants.path is not None:
                 self._supervisor.send(messages.SetQuotas(self.tenants.quotas))
             self.pitfalls.serves(message.info)
-            self._hand_over()
+            self._live.hand_over(one_by_one=len(self._supervisor.crashes) >= CRASHES)
         elif isinstance(message, messages.Failed):
             self._supervisor.failure = _failure(message)
 
-    def _hand_over(self) -> None:
-        """Give the new process what the one before had; one by one where engines die again and again."""
-        if len(self._supervisor.crashes) >= CRASHES:
-            self._try_next(self._probation.begin(self._streams))
-            return
-        for stream in self._streams.values():
-            self._supervisor.send(stream.message())
-
-    def _passed(self, number: int) -> None:
-        """The engine has survived that request, or need not any more."""
-        if self._probation.on:
-            self._try_next(self._probation.passed(number))
-
-    def _try_next(self, number: int | None) -> None:
-        if number is not None and number in self._streams:
-            self._supervisor.send(self._streams[number].message())
-
-    def _take_output(self, output: messages.SequenceOutput) -> None:
-        stream = self._streams.get(output.number)
-        if stream is None:
-            return  # aborted meanwhile
-        try:
-            stopped = stream.take(output)
-        except Exception as error:  # one request's text must not take all others down
-            logger.exception("request %s: its output could not be read", stream.request_id)
-            stream.error = RequestError(f"its output could not be read: {error}", code="engine_error", status=500)
-            self._supervisor.send(messages.Abort(output.number))
-        else:
-            if stopped:
-                self._supervisor.send(messages.Finish(output.number, output.index))
-        self._wake(stream)
-
-    def _refuse(self, message: messages.Refused) -> None:
-        if (stream := self._streams.get(message.number)) is not None:
-            stream.error = RequestError(
-                message.message,
-                param=message.param,
-                code=message.code,
-                status=message.status,
-                retry_after=message.retry_after,
-            )
-            self._wake(stream)
-
-    def _wake(self, stream: RequestStream) -> None:
-        """Tell the reader; a stream that is over is no longer ours."""
-        news = self._news[stream.number]
-        if stream.finished:
-            self._forget(stream)
-        news.set()
-
-    def _forget(self, stream: RequestStream) -> None:
-        if self._streams.pop(stream.number, None) is not None:
-            del self._ids[stream.request_id], self._news[stream.number]
-            self._log_end(stream)
-            self._passed(stream.number)
-            if not self._streams:
-                self._idle.set()
-
-    def _log_end(self, stream: RequestStream) -> None:
-        state, error = stream.outcome()
-        entry = self.log.close(stream.number, state, error)
-        if entry is not None and entry.sequences:
-            self.pitfalls.ended(min(one["queue_seconds"] for one in entry.sequences.values()))
+    def _send(self, message: messages.ToEngine) -> None:
+        self._supervisor.send(message)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -280,59 +201,13 @@ class AsyncEngine:
             queue_timeout=self.config.queue_timeout if queue_timeout is None else queue_timeout,
             timeout=self.config.request_timeout if timeout is None else timeout,
         )
-        if stream.request_id in self._ids:
-            raise RequestError(f"request id {stream.request_id!r} is already in use", param="request_id")
-        news = asyncio.Event()
-        self._streams[stream.number], self._news[stream.number] = stream, news
-        self._ids[stream.request_id] = stream.number
-        self._idle.clear()
-        self.log.open(stream.number, stream.request_id, tenant, priority, len(stream.prompt), params.n, owner)
-        self.pitfalls.arrived(stream.prompt)
-        if self._probation.on:
-            self._probation.hold(stream.number)
-        else:
-            self._supervisor.send(stream.message())
-        try:
-            while True:
-                await self._news_of(stream, news)
-                news.clear()
-                output = stream.output()
-                if output is not None:
-                    yield output
-                    if output.finished:
-                        return
-                if stream.error is not None:
-                    raise stream.error
-        finally:
-            if stream.number in self._streams:  # the reader left
-                self._forget(stream)
-                self._supervisor.send(messages.Abort(stream.number))
-
-    async def _news_of(self, stream: RequestStream, news: asyncio.Event) -> None:
-        """Wait for them; not longer than the request may take, whatever the engine does."""
-        left = stream.seconds_left()
-        if left is None:
-            await news.wait()
-            return
-        try:
-            await asyncio.wait_for(news.wait(), max(left, 0.0) + LATE)
-        except asyncio.TimeoutError:
-            stream.expire()
-            self._supervisor.send(messages.Abort(stream.number))
-            self._wake(stream)
+        async with aclosing(self._live.read(stream, tenant, priority, owner)) as outputs:
+            async for output in outputs:
+                yield output
 
     async def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with finish_reason "abort". False if it is not known (or already over)."""
-        number = self._ids.get(request_id)
-        if number is None:
-            return False
-        self._abort(self._streams[number])
-        return True
-
-    def _abort(self, stream: RequestStream) -> None:
-        self._supervisor.send(messages.Abort(stream.number))
-        stream.abort()
-        self._wake(stream)
+        return self._live.abort(request_id)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; long texts are encoded off the event loop's thread."""
@@ -364,7 +239,7 @@ class AsyncEngine:
             stats = await answer
         else:
             stats = self._last_stats
-        own = {"requests": len(self._streams), "restarts": self.restarts, "healthy": self.is_healthy}
+        own = {"requests": len(self._live), "restarts": self.restarts, "healthy": self.is_healthy}
         return {**stats, **own, "pitfalls": dict(self.pitfalls.counts)}
 
     async def explain(self, numbers: list[int] | None = None) -> LiveReports:
@@ -421,18 +296,14 @@ class AsyncEngine:
             seconds = self.config.shutdown_grace if grace is None else grace
             self._shutdown_task = asyncio.create_task(self._shut_down(seconds))
         elif grace == 0:
-            self._abort_all()
+            self._live.abort_all()
         await asyncio.shield(self._shutdown_task)
 
     async def _shut_down(self, grace: float) -> None:
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace)
-        self._abort_all()
+            await asyncio.wait_for(self._live.idle.wait(), grace)
+        self._live.abort_all()
         await self._supervisor.stop()
-
-    def _abort_all(self) -> None:
-        for stream in list(self._streams.values()):
-            self._abort(stream)
 
     async def _kill(self) -> None:
         """End everything now, after a start that failed or was cancelled."""
