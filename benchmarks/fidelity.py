@@ -6,32 +6,31 @@
     python benchmarks/fidelity.py --resume DIR                 # what is missing, then the table
 
 The parts: `profile` is `paceline profile`; `30`, `60` and `85` send that share of the simulated capacity as Poisson
-arrivals of mixed lengths to a `paceline serve` of its own, by a real client on the same machine. The simulator gets a
+arrivals of mixed lengths to a `paceline serve` of its own, by a real client on the same machine. The simulator gets the
 profile, and the same arrivals and lengths; nothing is fitted to the loads.
 
-A machine shared with others does not keep one speed, and a load of 60 % is one of 75 % when it runs a quarter slower
-than in the profile. So a load is sent in pieces, and before, between and after them the engine's steps are timed again,
-by the same code as in the profile, while the server has nothing to do. Simulated, each judged:
+The engine has all cores but one, which is left to the server that streams its tokens and to the client (`--threads`).
+Where the engine has every core, each moment of theirs holds up all threads of a step, and a profile taken at another
+hour is off by more than the bounds.
 
-    between         with these step times, each piece at the speed around it
-    at its speed    with those of a piece times one number, such that a mean step takes what it took by the server's
-                    count of steps in the time in which there was work: what is left is not the machine's speed
-    by the profile  with the profile as it was, minutes before
-
-What was measured while others worked on the machine is measured again, a few times.
+A load is sent in pieces, and what was measured while others worked on the machine is measured again, a few times.
+Beside the simulation by the profile, one with all step times of a load multiplied by one number tells what is the
+machine's speed and what is not (`at its speed`, not judged): such that a mean step takes what it took by the server's
+count of steps in the time in which there was work.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,10 @@ from numpy.typing import NDArray
 
 from paceline.bench.bystanders import MOST, Bystanders, Quiet
 from paceline.bench.measure import MeasureOptions, measure, run_blocking
-from paceline.bench.profile import Meter, Timed, profile
 from paceline.bench.server_process import ServerProcess
 from paceline.bench.target import Target
 from paceline.core.disciplines import discipline
-from paceline.engine.config import EngineConfig
-from paceline.engine.setup import build
-from paceline.sim.cluster import ReplicaSpec, simulate
+from paceline.sim.cluster import ReplicaSpec, Run, simulate
 from paceline.sim.profile import Profile
 from paceline.workload.arrivals import AllAtOnce, Poisson
 from paceline.workload.records import Outcome
@@ -65,8 +61,6 @@ LENGTHS = (
 KV = 256 << 20  # bytes: enough that nobody is preempted, and little enough to be written once before the load
 STOLEN = 0.02  # share of the machine from which on its host was busy with others
 LOOK = 2.0  # seconds over which it is seen whether others are at work
-SHARE = 3  # of the grid's steps, one in so many is timed between two pieces, in turn
-SHORT = 0.05  # seconds: steps that are timed three times where others are timed once
 Figures = dict[str, dict[str, float]]
 
 
@@ -85,7 +79,8 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=512)
     parser.add_argument("--max-model-len", type=int, default=1024)
-    parser.add_argument("--threads", type=int, help="of the engine; default: one per core")
+    spare = max((os.cpu_count() or 2) - 1, 1)
+    parser.add_argument("--threads", type=int, default=spare, help="of the engine; default: one core is left free")
     parser.add_argument("--table", action="store_true", help="only print the table of what is there")
     given = parser.parse_args()
     folder = given.resume or Path(tempfile.mkdtemp(prefix="fidelity-"))
@@ -100,16 +95,11 @@ def main() -> None:
         sys.exit(print_table(given, folder))
 
 
-def settings(given: argparse.Namespace) -> dict[str, Any]:
-    """What the profile, the server and the engine beside it have in common."""
-    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
-    found = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
-    return {**found, "kv_cache_memory": KV}
-
-
 def flags(given: argparse.Namespace) -> list[str]:
-    """The same for a command."""
-    return [text for name, value in settings(given).items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    """What the profile and the server have in common."""
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
+    found = {name: getattr(given, name) for name in names} | {"kv_cache_memory": KV}
+    return [text for name, value in found.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def take_profile(given: argparse.Namespace, folder: Path) -> None:
@@ -146,7 +136,7 @@ def piece_of(given: argparse.Namespace, part: str, rate: float, number: int) -> 
 
 
 class Loads:
-    """The real server, asked by the real client, and the engine's steps timed between the pieces."""
+    """The real server, asked by the real client."""
 
     def __init__(self, given: argparse.Namespace, folder: Path, part: str) -> None:
         self.given, self.folder, self.part = given, folder, part
@@ -156,32 +146,20 @@ class Loads:
         self.prompts = 0  # sets of prompts that were sent: the cache must know none of the next
 
     def run(self) -> None:
-        given = self.given
-        built = build(EngineConfig(model=given.model, **settings(given)))
-        meter, info = Meter(built.executor, given.max_num_seqs, given.max_num_batched_tokens), built.info
-        pieces, turns = [], []
+        given, pieces = self.given, []
         with ServerProcess(given.model, "--discipline", given.discipline, *flags(given)) as server:
             target = Target(server.url)
             self._send(target, fill(self.known.kv_tokens))
-            turns.append(self._time(meter, 0))
             for number in range(given.pieces):
-                workload = piece_of(given, self.part, self.rate, number)
-                pieces.append(self._undisturbed(partial(self._piece, target, workload)))
-                turns.append(self._time(meter, number + 1))
-        facts = self.known.facts
-        loop = (facts["loop_seconds_a_step"], facts["loop_seconds_a_row"])
-        for number in range(given.pieces):
-            around = [*turns[number], *turns[number + 1]]
-            between = profile(meter.found(around), info, loop, self.known.serving)
-            between.write(self.folder / f"{self.part}-{number}.json")
+                pieces.append(self._undisturbed(target, piece_of(given, self.part, self.rate, number)))
         (self.folder / f"{self.part}.json").write_text(json.dumps({"rate": self.rate, "pieces": pieces}) + "\n")
 
-    def _undisturbed(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Do it, and again if others worked on the machine meanwhile, once they have ended: a few times, with patience
-        for a while."""
+    def _undisturbed(self, target: Target, workload: Workload) -> dict[str, Any]:
+        """One piece, and again if others worked on the machine meanwhile, once they have ended: a few times, with
+        patience for a while."""
         while True:
             bystanders = Bystanders()
-            found = work()
+            found = self._piece(target, workload)
             quiet = bystanders.seen()
             found |= {"quiet": str(quiet), "disturbed": disturbed(quiet)}
             if not found["disturbed"] or not self.tries:
@@ -197,18 +175,6 @@ class Loads:
             self.patience -= LOOK
             if not disturbed(bystanders.seen()):
                 return
-
-    def _time(self, meter: Meter, number: int) -> list[Timed]:
-        share = list(range(number % SHARE, len(meter.steps), SHARE))
-
-        def turns() -> dict[str, Any]:
-            found = meter.turn(share)
-            short = [index for _, index, seconds in found if seconds < SHORT]
-            return {"found": found + meter.turn(short) + meter.turn(short)}
-
-        found: list[Timed] = self._undisturbed(turns)["found"]
-        meter.keep(found)
-        return found
 
     def _send(self, target: Target, workload: Workload) -> Any:
         self.prompts += 1
@@ -238,33 +204,30 @@ def fill(kv_tokens: int) -> Workload:
     return Synthetic((kind,), AllAtOnce()).workload(kv_tokens // 480 + 1, seed=1)
 
 
-def simulated(given: argparse.Namespace, part: str, rate: float, known: Sequence[Profile]) -> Figures:
-    """The same requests, each piece with its profile."""
-    done = [simulate(piece_of(given, part, rate, i), spec_of(given, each)).records for i, each in enumerate(known)]
-    return figures([{name: getattr(records, name) for name in METRICS} for records in done])
+def simulated(
+    given: argparse.Namespace, part: str, run: dict[str, Any], known: Profile, slowness: float = 1.0
+) -> list[Run]:
+    """The same requests, piece by piece, with every step so many times as long as in the profile."""
+    spec = spec_of(given, known)
+    spec = replace(spec, times=spec.times.scaled(slowness))
+    return [simulate(piece_of(given, part, run["rate"], number), spec) for number in range(len(run["pieces"]))]
 
 
-def at_its_speed(given: argparse.Namespace, part: str, run: dict[str, Any], known: Sequence[Profile]) -> Figures:
-    """The same with all step times of a piece multiplied by one number, such that a mean step takes what it took."""
-    done = []
-    for number, (each, piece) in enumerate(zip(known, run["pieces"], strict=True)):
-        workload, spec = piece_of(given, part, run["rate"], number), spec_of(given, each)
-        spec = replace(spec, times=spec.times.scaled(slowness(workload, spec, piece)))
-        done.append(simulate(workload, spec).records)
-    return figures([{name: getattr(records, name) for name in METRICS} for records in done])
-
-
-def slowness(workload: Workload, spec: ReplicaSpec, piece: dict[str, Any]) -> float:
-    """That number, by the server's count of steps in the time in which there was work; 1: it is not known."""
-    if not piece.get("steps") or piece["ok"] < piece["requests"]:
-        return 1.0
-    real = occupied(workload.times(), np.array(piece["e2e"])) / piece["steps"]
+def slowness(given: argparse.Namespace, part: str, run: dict[str, Any], known: Profile) -> float:
+    """By how much a mean step of the load was longer than by the profile, from the server's count of steps in the time
+    in which there was work; NaN: it is not known."""
+    pieces = run["pieces"]
+    if any(not piece.get("steps") or piece["ok"] < piece["requests"] for piece in pieces):
+        return math.nan
+    dues = [piece_of(given, part, run["rate"], number).times() for number in range(len(pieces))]
+    there = sum(occupied(due, np.array(piece["e2e"])) for due, piece in zip(dues, pieces, strict=True))
+    real = there / sum(piece["steps"] for piece in pieces)
     low, high = 0.5, 2.5
     for _ in range(9):
         factor = (low * high) ** 0.5
-        done = simulate(workload, replace(spec, times=spec.times.scaled(factor)))
-        step = occupied(done.records.scheduled, done.records.e2e) / done.usage.steps
-        low, high = (factor, high) if step < real else (low, factor)
+        done = simulated(given, part, run, known, factor)
+        step = sum(occupied(each.records.scheduled, each.records.e2e) for each in done)
+        low, high = (factor, high) if step / sum(each.usage.steps for each in done) < real else (low, factor)
     return float((low * high) ** 0.5)
 
 
@@ -274,7 +237,7 @@ def occupied(due: NDArray[np.float64], e2e: NDArray[np.float64]) -> float:
     return float((ends - np.maximum(due, np.append(due[0], ends[:-1]))).clip(0).sum())
 
 
-def figures(pieces: Sequence[dict[str, Any]]) -> Figures:
+def figures(pieces: Sequence[Mapping[str, Any]]) -> Figures:
     """Of all requests that ended well: metric -> mean, p50 and p99, in seconds."""
     found: Figures = {}
     for metric in METRICS:
@@ -288,56 +251,52 @@ def figures(pieces: Sequence[dict[str, Any]]) -> Figures:
     return found
 
 
+def figures_of(done: Sequence[Run]) -> Figures:
+    """The same of simulated pieces."""
+    return figures([{name: getattr(each.records, name) for name in METRICS} for each in done])
+
+
 def print_table(given: argparse.Namespace, folder: Path) -> int:
-    """Measured beside simulated. Status 1: something is outside its bound with the step times of its own time."""
+    """Measured beside simulated. Status 1: something is outside its bound."""
     known = Profile.read(folder / "profile.json")
-    print(f"\n{known.model} ({known.dtype}) on {known.hardware}")
+    print(f"\n{known.model} ({known.dtype}) on {known.hardware}, {given.threads} thread(s) for the engine")
     print(f"profile: {known.shapes} shapes, {known.left_out_error:.1%} on shapes left out", end="")
     print(f"; {known.facts.get('quiet', '')}")
     print(f"capacity by simulation: {capacity(spec_of(given, known)):.2f} requests/s\n")
-    print(f"{'load':>5} {'metric':6} {'':5} {'measured':>10} {'between':>10} {'error':>8} {'bound':>6}", end="")
-    print(f"      {'at its speed':>13}   {'by the profile':>14}")
+    print(f"{'load':>5} {'metric':6} {'':5} {'measured':>10} {'simulated':>10} {'error':>8} {'bound':>6}", end="")
+    print("        at its speed")
     missed = 0
     for part in given.loads.split(","):
         if not (folder / f"{part}.json").exists():
             print(f"{part:>4}% not measured")
             continue
-        run = json.loads((folder / f"{part}.json").read_text())
-        between = [Profile.read(folder / f"{part}-{number}.json") for number in range(len(run["pieces"]))]
-        missed += _print_load(given, part, run, known, between)
+        missed += _print_load(given, part, json.loads((folder / f"{part}.json").read_text()), known)
     return 1 if missed else 0
 
 
-def _print_load(
-    given: argparse.Namespace, part: str, run: dict[str, Any], known: Profile, between: list[Profile]
-) -> int:
+def _print_load(given: argparse.Namespace, part: str, run: dict[str, Any], known: Profile) -> int:
     pieces, missed = run["pieces"], 0
     if [piece["requests"] for piece in pieces] != [
         len(piece_of(given, part, run["rate"], number)) for number in range(len(pieces))
     ]:
         sys.exit(f"{part}.json was measured with other settings; measure it again with --part {part}")
+    factor = slowness(given, part, run, known)
     measured = figures(pieces)
-    now = simulated(given, part, run["rate"], between)
-    others = [at_its_speed(given, part, run, between), simulated(given, part, run["rate"], [known] * len(pieces))]
+    by_profile = figures_of(simulated(given, part, run, known))
+    at_its_speed = None if math.isnan(factor) else figures_of(simulated(given, part, run, known, factor))
     for metric in METRICS:
         for statistic, bound in BOUNDS.items():
-            real, found = measured[metric][statistic], now[metric][statistic]
+            real, found = measured[metric][statistic], by_profile[metric][statistic]
             error = found / real - 1
             missed += abs(error) > bound
             text = f"{part:>4}% {metric:6} {statistic:5} {real * 1e3:7.1f} ms {found * 1e3:7.1f} ms "
-            text += f"{error:+8.1%} {bound:6.0%} {_verdict(error, bound)}"
-            for other in (each[metric][statistic] / real - 1 for each in others):
-                text += f"   {other:+8.1%} {_verdict(other, bound)}"
-            print(text)
+            text += f"{error:+8.1%} {bound:6.0%} {'pass' if abs(error) <= bound else 'MISS'}"
+            print(text + ("" if at_its_speed is None else f"   {at_its_speed[metric][statistic] / real - 1:+8.1%}"))
     sent, ok = (sum(piece[name] for piece in pieces) for name in ("requests", "ok"))
     busy = sum(piece["disturbed"] for piece in pieces)
-    told = f"{run['rate']:.2f} requests/s; {ok} of {sent} answered"
+    told = f"{run['rate']:.2f} requests/s; {ok} of {sent} answered; steps took {factor:.3f} of the profile's"
     print(f"      {told}; others disturbed {busy} of {len(pieces)} pieces\n")
     return missed
-
-
-def _verdict(error: float, bound: float) -> str:
-    return "pass" if abs(error) <= bound else "MISS"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,11 @@ class Clockwork:
 
     num_blocks, block_size, vocab_size, max_model_len = 64, 16, 1000, 512
 
+    def __init__(self) -> None:
+        self.steps = 0
+
     def execute(self, plan: StepPlan) -> StepResult:
+        self.steps += 1
         end = time.perf_counter() + 20e-6 + 2e-6 * int(plan.counts.sum())
         while time.perf_counter() < end:
             pass
@@ -64,6 +68,13 @@ def test_measured_steps_give_their_own_times_back() -> None:
     assert now.seconds(4, 16, 60) == pytest.approx(148e-6, rel=0.4)
     with pytest.raises(ConfigError, match="--seconds"):
         measure(Clockwork(), 8, 128, seconds=0)
+
+
+def test_with_little_time_every_step_is_measured_once_after_its_warm_up() -> None:
+    clockwork, heard = Clockwork(), []
+    found = measure(clockwork, 8, 128, seconds=1e-4, progress=heard.append)
+    assert clockwork.steps == 2 * len(found.samples)
+    assert [line.partition(" over ")[0] for line in heard] == ["warm-up", "round 1"]
 
 
 def test_the_loop_takes_time_of_its_own() -> None:

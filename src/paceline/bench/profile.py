@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ Progress = Callable[[str], None]
 Timed = tuple[float, int, float]
 """(when, the number of a step in its grid, the seconds it took)."""
 
-LEAST = 2  # times that every shape is measured
+LEAST = 2  # times that every shape is measured, if there is time for it
 MOST = 40
 STALL = 1.6  # times the median, from which on a step was held up by something that has nothing to do with it
-LARGE = 32  # tokens from which on a step computes rather than reads weights
+TELL = 5.0  # seconds after which one hears how far a round is
 BIN = 2.0  # seconds over which a machine's speed is told
 VARIES = 0.08  # spread of its speed from which on a machine's profile is good for an average only
 
@@ -46,66 +46,67 @@ class Meter:
     time is the mean over the machine's moods, without stalls.
     """
 
-    def __init__(self, executor: Executor, max_num_seqs: int, token_budget: int) -> None:
-        self._executor = executor
+    def __init__(self, executor: Executor, max_num_seqs: int, token_budget: int, progress: Progress) -> None:
+        self._executor, self._progress = executor, progress
         self._grid = Grid(executor, max_num_seqs, token_budget)
         self._shuffle = random.Random(0)
         self._order: list[Timed] = []
         self.steps = self._grid.steps()
         self.taken: list[list[float]] = [[] for _ in self.steps]
         self._shapes: list[StepShape] = []
-        for rows in self.steps:
-            self._shapes.append(shape_of(self._grid.plan(rows)))
-            _timed(executor, self._grid, rows, fresh=True)  # the first of a kind warms up
+        for index in self._told("warm-up", range(len(self.steps))):  # the first of a kind takes longer
+            self._shapes.append(shape_of(self._grid.plan(self.steps[index])))
+            _timed(executor, self._grid, self.steps[index], fresh=True)
 
-    def turn(self, due: Sequence[int]) -> list[Timed]:
-        """Time these steps, by their numbers, once each. What comes back counts when it is `keep`t."""
-        found, due = [], list(due)
+    def turn(self, name: str, due: Sequence[int]) -> None:
+        """Time these steps, by their numbers, once each."""
+        due = list(due)
         self._shuffle.shuffle(due)
-        for index in due:
+        for index in self._told(name, due):
             seconds = _timed(self._executor, self._grid, self.steps[index])
-            found.append((time.perf_counter(), index, seconds))
-        return found
-
-    def keep(self, found: Sequence[Timed]) -> None:
-        """Take in what a turn has found."""
-        for _, index, seconds in found:
+            self._order.append((time.perf_counter(), index, seconds))
             self.taken[index].append(seconds)
-        self._order += found
 
-    def found(self, around: Sequence[Timed] = ()) -> Measurement:
-        """Of all that was kept: at least one time of every step. `around`: at the speed that the machine had in these
-        turns, which small and large steps may feel differently."""
-        typical = np.array([_typical(times) for times in self.taken])
-        large = np.array([shape.tokens >= LARGE for shape in self._shapes])
-        for kind in (large, ~large) if around else ():
-            ratios = [seconds / typical[index] for _, index, seconds in around if kind[index]]
-            if ratios:
-                typical[kind] *= _typical(ratios)
-        samples = [Measured(shape, value) for shape, value in zip(self._shapes, typical.tolist(), strict=True)]
-        return Measurement(samples, _spread(self._order, typical.tolist()))
+    def found(self) -> Measurement:
+        """Of all turns: at least one time of every step."""
+        typical = [_typical(times) for times in self.taken]
+        samples = [Measured(shape, value) for shape, value in zip(self._shapes, typical, strict=True)]
+        return Measurement(samples, _spread(self._order, typical))
+
+    def _told(self, name: str, numbers: Sequence[int]) -> Iterator[int]:
+        """Go through them, and say now and then how far one is."""
+        if name:
+            self._progress(f"{name} over {len(numbers)} step shapes")
+        told = time.perf_counter()
+        for done, number in enumerate(numbers):
+            if time.perf_counter() - told >= TELL:
+                told = time.perf_counter()
+                self._progress(f"  {done} of {len(numbers)}")
+            yield number
 
 
 def measure(
     executor: Executor, max_num_seqs: int, token_budget: int, seconds: float = 45.0, progress: Progress = lambda _: None
 ) -> Measurement:
-    """The time of every step of the grid, each measured several times, for about so many seconds in all.
+    """The time of every step of the grid, each measured several times, for about so many seconds in all; once where
+    going over them takes longer than that.
 
     Short steps, which vary more, are measured more often than long ones. ConfigError for no time.
     """
     if not seconds > 0:
         raise ConfigError("--seconds", seconds, "above 0")
-    meter, rounds = Meter(executor, max_num_seqs, token_budget), 0
+    meter = Meter(executor, max_num_seqs, token_budget, progress)
     share = seconds / len(meter.steps)
+    meter.turn("round 1", range(len(meter.steps)))
+    least = 1 if sum(map(sum, meter.taken)) > seconds else LEAST
+    rounds = 1
     while due := [
         index
         for index, times in enumerate(meter.taken)
-        if len(times) < LEAST or (len(times) < MOST and sum(times) + float(np.mean(times)) / 2 < share)
+        if len(times) < least or (len(times) < MOST and sum(times) + float(np.mean(times)) / 2 < share)
     ]:
         rounds += 1
-        if rounds <= LEAST:
-            progress(f"round {rounds} over {len(meter.steps)} step shapes")
-        meter.keep(meter.turn(due))
+        meter.turn(f"round {rounds}" if rounds <= LEAST else "", due)
     return meter.found()
 
 
