@@ -72,7 +72,7 @@ def test_prompts_share_what_the_workload_says_and_nothing_else() -> None:
 def test_a_scale_shortens_every_length() -> None:
     load = workload("prefill", Size(scale=0.1))
     assert [(request.prompt_len, request.output_len) for request in load.requests] == [(205, 1)] * 8
-    assert longest(workload("decode", Size(streams=2, context=100, output=20, scale=0.5))) == 50 + 10 + 1
+    assert longest(workload("decode", Size(streams=2, context=100, output=20, scale=0.5))) == 50 + 10
 
 
 @pytest.mark.parametrize("wrong", [{"requests": 0}, {"streams": 0}, {"context": 0}, {"output": 0}, {"scale": 0.0}])
@@ -83,7 +83,7 @@ def test_sizes_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
 
 def test_figures_are_of_the_stretch_they_name() -> None:
     """Two streams: first tokens after 2 and 4 s, then a token each every half second; the first ends at 6 s."""
-    load = workload("decode", Size(streams=2, context=10, output=8))
+    load = workload("decode", Size(streams=2, context=10, output=9))
     first = [2.0 + 0.5 * number for number in range(9)]
     second = [4.0 + 0.5 * number for number in range(9)]
     found = figures(records_of(load, [first, second]))
@@ -96,7 +96,7 @@ def test_figures_are_of_the_stretch_they_name() -> None:
 
 def test_requests_are_given_to_the_engine_when_they_are_due() -> None:
     engine = Steps()
-    load = with_arrivals(workload("decode", Size(streams=3, context=5, output=3)), Constant(0.1))
+    load = with_arrivals(workload("decode", Size(streams=3, context=5, output=4)), Constant(0.1))
     done = drive(engine, load, clock=lambda: engine.now, sleep=engine.wait)
     assert done.records.sent.tolist() == [0.0, 10.0, 20.0]
     assert done.records.ttft.tolist() == [1.0, 1.0, 1.0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.sizes import parse_size
+from paceline.cli.sizes import parse_memory, parse_size
 
 SCRIPT = {
     "config": {"block_size": 4, "num_blocks": 32, "max_num_seqs": 4, "max_num_batched_tokens": 16},
@@ -222,3 +222,10 @@ def test_sizes(text: str, size: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
         parse_size(text)
+
+
+def test_a_number_without_its_unit_is_not_taken_for_bytes_of_memory() -> None:
+    assert (parse_memory("64KiB"), parse_memory("65536"), parse_memory(2**30)) == (2**16, 2**16, 2**30)
+    for text in ("5", " 4096 ", 5):
+        with pytest.raises(ValueError, match=r"alone is \d+ bytes, .* give a unit"):
+            parse_memory(text)

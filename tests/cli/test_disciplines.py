@@ -116,6 +116,7 @@ def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
         ("a.yaml", "model:", "a text"),
         ("a.yaml", "enable_prefix_caching: 'no'", "true or false"),
         ("a.yaml", "kv_cache_memory: lots", "a size"),
+        ("a.yaml", "kv_cache_memory: 5", "5 alone is 5 bytes"),
         ("a.yaml", "knobs: 3", "a table of knobs"),
         ("a.yaml", "api_keys: [1]", "a list of keys"),
         ("a.yaml", "- 1", "a table of settings"),

@@ -123,3 +123,8 @@ def test_figures_go_where_either_spelling_says(tmp_path: Path, capsys: pytest.Ca
     assert "ttfts" in json.loads(one.read_text()) and "ttfts" in json.loads(other.read_text())
     assert OutputFlags(result=Path("x"), save_result=True).file(lambda: "y") == Path("x")
     assert OutputFlags(result_filename="z").file(lambda: "y") == Path("z") and OutputFlags().file(lambda: "y") is None
+
+
+def test_a_plan_without_a_target_says_which_flags_give_one(capsys: pytest.CaptureFixture[str]) -> None:
+    message = said(capsys, "plan", "--num-prompts", "5")
+    assert message.startswith("paceline: a plan needs a target; give --ttft-p99 500ms") and "none" not in message

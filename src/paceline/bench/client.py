@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from paceline.bench.connection import reason
 from paceline.bench.sse import DONE, Events
 from paceline.bench.target import Target
 from paceline.workload.records import Outcome
@@ -56,7 +57,7 @@ async def send(session: aiohttp.ClientSession, target: Target, body: bytes, cloc
         reply.error = "cut off by the end of the run"
     except (aiohttp.ClientError, OSError) as error:
         reply.outcome = Outcome.ERROR
-        reply.error = f"{type(error).__name__}: {error}"[:200]
+        reply.error = f"{type(error).__name__}: {reason(error)}"[:200]
     if reply.outcome is not Outcome.OK and reply.last != reply.last:
         reply.last = clock()
     return reply

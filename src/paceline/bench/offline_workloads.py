@@ -62,14 +62,16 @@ def shared_prefix(size: Size) -> Workload:
 
 
 def decode(size: Size) -> Workload:
-    """Streams that all decode at once after a prompt of `context` tokens."""
-    one = ((), size.tokens(size.context or 512), size.tokens(size.output or 128) + 1)
+    """Streams that all decode at once after a prompt of `context` tokens: 128 tokens each after the first."""
+    one = ((), size.tokens(size.context or 512), size.tokens(size.output or 129))
     return _all_at_once("decode", [one] * (size.streams or size.requests or 32))
 
 
 def prefill(size: Size) -> Workload:
     """8 prompts of 2,048 tokens, one token out."""
-    return _all_at_once("prefill", [((), size.tokens(size.context or 2048), size.output or 1)] * (size.requests or 8))
+    return _all_at_once(
+        "prefill", [((), size.tokens(size.context or 2048), size.tokens(size.output or 1))] * (size.requests or 8)
+    )
 
 
 WORKLOADS: dict[str, Callable[[Size], Workload]] = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
 
+from paceline.bench.connection import reason, timed_out
 from paceline.bench.errors import BenchError
 
 ENDPOINTS = ("completions", "chat")
@@ -77,8 +79,8 @@ async def _model_card(session: aiohttp.ClientSession, target: Target) -> dict[st
             if answer.status != 200:
                 return {}
             cards = (await answer.json(content_type=None)).get("data") or [{}]
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise BenchError(f"no server answers at {target.url}: {error or type(error).__name__}") from None
+    except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError) as error:
+        raise _no_answer(session, target.url, error) from None
     except (ValueError, AttributeError):
         raise BenchError(f"{target.url}/v1/models does not answer with a list of models") from None
     named = [card for card in cards if isinstance(card, dict) and card.get("id") == target.model]
@@ -89,7 +91,7 @@ async def _version(session: aiohttp.ClientSession, target: Target) -> str:
     try:
         async with session.get(f"{target.url}/version", headers=target.headers) as answer:
             return str((await answer.json(content_type=None))["version"]) if answer.status == 200 else ""
-    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError):
+    except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, ValueError, KeyError, TypeError):
         return ""
 
 
@@ -123,5 +125,12 @@ async def _try(session: aiohttp.ClientSession, target: Target) -> tuple[int, str
         body = body_of(target, 2, ids=ids, text=text)
         async with session.post(target.path, data=body, headers=target.headers) as answer:
             return answer.status, (await answer.text())[:300]
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise BenchError(f"no answer from {target.path}: {error or type(error).__name__}") from None
+    except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError) as error:
+        raise _no_answer(session, target.path, error) from None
+
+
+def _no_answer(session: aiohttp.ClientSession, url: str, error: BaseException) -> BenchError:
+    if timed_out(error):
+        limit = session.timeout.total or 0.0
+        return BenchError(f"{url} did not answer within --timeout {limit:g} (seconds); raise it, or see to the server")
+    return BenchError(f"no server answers at {url}: {reason(error)}")

@@ -39,7 +39,7 @@ class OfflineFlags:
         Span(1, 2**20),
     ] = None
     output_len: Annotated[
-        int | None, flag("Tokens out of decode (128), shared-prefix (32) and prefill (1)."), Span(1, 2**20)
+        int | None, flag("Tokens out of decode (129), shared-prefix (32) and prefill (1)."), Span(1, 2**20)
     ] = None
     scale: Annotated[float, flag("Multiplies all lengths: 0.1 for a short run."), Span(above=0, most=1)] = 1.0
     workload_seed: Annotated[int, flag("Of lengths, tokens and arrivals."), Span(0, 2**63 - 1)] = 0

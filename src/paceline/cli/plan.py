@@ -14,7 +14,7 @@ from paceline.cli.numbers import Span
 from paceline.cli.outputs import check_file, check_page
 from paceline.cli.replica_flags import DeploymentFlags, KnobFlags
 from paceline.cli.workload_flags import WorkloadFlags, build, request_rate
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, PacelineError
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ def plan(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, flags: 
     check_file("--result", flags.result)
     check_page("--html", flags.html)
     limits = tuple(Target(*limit) for limit in flags.limits())
+    if not limits:
+        raise PacelineError(
+            "a plan needs a target; give --ttft-p99 500ms, or --tpot-p99, --e2e-p99, --goodput or --target"
+        )
     rate = None if traffic.request_rate is None else request_rate(traffic.request_rate)
     # The rate is one of the trials', which stretch the workload's own times, whatever process they are of.
     workload, own_rate = build(replace(traffic, request_rate=None))

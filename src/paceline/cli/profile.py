@@ -10,13 +10,15 @@ import typer
 
 from paceline.cli.numbers import Span
 from paceline.cli.outputs import check_file
-from paceline.cli.sizes import parse_size
+from paceline.cli.sizes import parse_memory
 from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
+    from paceline.bench.bystanders import Patience
     from paceline.bench.profile import FittedTimer, StepTimer
     from paceline.sim.profile import Serving
 
+TRIES = 20  # times that something is measured again because of others
 SERVER_BLOCKS_A_ROW = 4  # of the server that is measured: what a request of a wave needs, and some to spare
 
 
@@ -28,19 +30,24 @@ def profile(
         bool, typer.Option("--serving/--no-serving", help="Measure what a server on this machine adds, too.")
     ] = True,
     rounds: Annotated[int, typer.Option(help="Rounds through the server."), Span(1, 10**4)] = 4,
+    patience: Annotated[
+        float,
+        typer.Option(help="Seconds to wait for others on the machine; what they disturb is measured again."),
+        Span(0, 10**6),
+    ] = 120.0,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Compute threads; default: one per core.")] = None,
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a sequence.")] = None,
     kv_cache_memory: Annotated[
-        int | None, typer.Option(help="Memory for KV, such as 512MiB.", parser=parse_size, metavar="SIZE")
+        int | None, typer.Option(help="Memory for KV, such as 512MiB.", parser=parse_memory, metavar="SIZE")
     ] = None,
     max_num_seqs: Annotated[int, typer.Option(help="Most sequences in the batch.")] = 128,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens of a step.")] = 2048,
 ) -> int:
     """Measure the model's step times on this machine, and fit a profile for `paceline simulate --profile`."""
     from paceline.bench import terminal
-    from paceline.bench.bystanders import MOST, Bystanders
+    from paceline.bench.bystanders import Bystanders, Patience
     from paceline.bench.profile import VARIES, FittedTimer, StepTimer, measure
     from paceline.bench.profile import profile as fitted
     from paceline.engine.config import EngineConfig
@@ -70,7 +77,8 @@ def profile(
     info, executor = built.info, built.executor
     del built
     bystanders, began = Bystanders(), time.monotonic()
-    measured = measure(executor, max_num_seqs, max_num_batched_tokens, seconds, progress)
+    waiting = Patience(TRIES, patience, progress)
+    measured = measure(executor, max_num_seqs, max_num_batched_tokens, seconds, progress, waiting)
     loop = loop_cost(max_num_seqs)
     served = None
     if serving:
@@ -79,9 +87,9 @@ def profile(
             timer = FittedTimer(measured)
             del executor
             _let_go()
-        served = _served(model, given, info, timer, loop, rounds, progress)
-    quiet = bystanders.seen()
-    facts = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "quiet": str(quiet)}
+        served = _served(model, given, info, timer, loop, rounds, progress, waiting)
+    quiet = f"{bystanders.seen()}; {waiting.repeated} parts measured again"
+    facts = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "quiet": quiet}
     found = fitted(measured, info, loop, served, facts)
     found.write(output)
     console.print(
@@ -90,7 +98,7 @@ def profile(
         f"room for {found.kv_tokens:,} KV tokens",
         markup=False,
     )
-    if quiet.others > MOST:
+    if waiting.kept:
         console.print(f"the machine was not quiet ({quiet}): these times may be too long", style="yellow")
     if measured.spread > VARIES:
         console.print(
@@ -121,6 +129,7 @@ def _served(
     loop: tuple[float, float],
     rounds: int,
     progress: Any,
+    patience: Patience,
 ) -> Serving:
     """Start `paceline serve` with the same settings, and little KV, and measure through it."""
     try:
@@ -141,7 +150,7 @@ def _served(
     flags = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     with ServerProcess(model, *flags) as server:
         found: Serving = run_blocking(
-            serving_cost(server.url, timer.seconds, loop, rows, rounds, progress, kv_tokens=tokens)
+            serving_cost(server.url, timer.seconds, loop, rows, rounds, progress, kv_tokens=tokens, patience=patience)
         )
     return found
 

@@ -9,7 +9,7 @@ import typer
 
 from paceline.cli.idle_flags import was_typed
 from paceline.cli.settings_file import parse_knobs, read_settings
-from paceline.cli.sizes import parse_size, parse_space
+from paceline.cli.sizes import parse_memory, parse_size, parse_space
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def serve(
     block_size: Annotated[int | None, _flag("Tokens of a KV block; default: the discipline's, mostly 16.")] = None,
     kv_cache_dtype: Annotated[str, _flag("KV in auto (as --dtype) or, on the CPU, int8.")] = "auto",
     kv_cache_memory: Annotated[
-        int | None, _flag("Memory for KV, such as 512MiB or 2G.", parser=parse_size, metavar="SIZE")
+        int | None, _flag("Memory for KV, such as 512MiB or 2G.", parser=parse_memory, metavar="SIZE")
     ] = None,
     gpu_memory_utilization: Annotated[
         float | None, _flag("Share of the device's memory to use when --kv-cache-memory is not given.")
@@ -60,7 +60,7 @@ def serve(
     ] = None,
     disk_kv_size: Annotated[
         int | None,
-        _flag("Most it may take; default: 16GiB, or half of what is free.", parser=parse_size, metavar="SIZE"),
+        _flag("Most it may take; default: 16GiB, or half of what is free.", parser=parse_memory, metavar="SIZE"),
     ] = None,
     kv_load: Annotated[
         str | None, _flag("auto (load KV where that beats computing it, as measured), always or never.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from paceline.cli.sizes import parse_size, parse_space
+from paceline.cli.sizes import parse_memory, parse_size, parse_space
 from paceline.core.knob_values import parse_knobs
 from paceline.errors import ConfigError
 
@@ -86,9 +86,9 @@ def _yaml(path: Path, text: str) -> Any:
 
 def _checked(where: str, name: str, value: Any, hint: Any) -> Any:
     """The value as the field has it."""
-    if name in SIZES and isinstance(value, str):
+    if name in SIZES and type(value) in (str, int):
         try:
-            return parse_size(value)
+            return parse_size(value) if name == "max_body_size" else parse_memory(value)
         except ValueError as error:
             raise ConfigError(where, value, f"a size ({error})") from None
     if name == "swap_space" and isinstance(value, str | int | float):

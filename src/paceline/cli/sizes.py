@@ -8,6 +8,19 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
+LEAST_BARE = 2**16  # bytes: who types a smaller number alone has left out the unit
+
+
+def parse_memory(text: str | int) -> int:
+    """As `parse_size`; ValueError also for a number alone that is too small to be meant in bytes."""
+    size = parse_size(text)
+    if str(text).strip().isdigit() and size < LEAST_BARE:
+        raise ValueError(
+            f"{size} alone is {size} bytes, and a block of KV takes more; give a unit, as {size}GiB or 512MiB"
+        )
+    return size
+
+
 def parse_space(text: str | int) -> int:
     """As `parse_size`, but a number without a unit is in GiB, as in vLLM's --swap-space."""
     bare = re.fullmatch(r"\s*\d{1,4}(?:\.\d{1,6})?\s*", str(text))

@@ -11,6 +11,7 @@ from paceline.core.config import SchedulerConfig
 from paceline.core.discipline import Discipline
 from paceline.core.disciplines import discipline
 from paceline.core.queue_limits import QueueLimits
+from paceline.engine.contradictions import refuse_contradictions
 from paceline.engine.goals import Tuning, tune
 from paceline.errors import ConfigError
 
@@ -97,6 +98,7 @@ class EngineConfig:
                 raise ConfigError(_flag(name), getattr(self, name), f"left out where --knob {name}=... is given")
         self._check_tiers()
         self.executor()
+        refuse_contradictions(self)
         self._whole("request_log_size", 0, MOST_LOGGED)
         self._whole("max_restarts", 0)
         if self.threads is not None:
