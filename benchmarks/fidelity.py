@@ -28,7 +28,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.bench.bystanders import MOST, Bystanders, Quiet
+from paceline.bench.bystanders import Bystanders, Patience
 from paceline.bench.measure import MeasureOptions, measure, run_blocking
 from paceline.bench.server_process import ServerProcess
 from paceline.bench.target import Target
@@ -59,8 +58,6 @@ LENGTHS = (
     Kind(Lengths(320, 0.4), Lengths(64, 0.5), weight=0.2),
 )
 KV = 256 << 20  # bytes: enough that nobody is preempted, and little enough to be written once before the load
-STOLEN = 0.02  # share of the machine from which on its host was busy with others
-LOOK = 2.0  # seconds over which it is seen whether others are at work
 Figures = dict[str, dict[str, float]]
 
 
@@ -142,7 +139,7 @@ class Loads:
         self.given, self.folder, self.part = given, folder, part
         self.known = Profile.read(folder / "profile.json")
         self.rate = int(part) / 100 * capacity(spec_of(given, self.known))
-        self.tries, self.patience = given.tries, given.patience
+        self.patience = Patience(given.tries, given.patience, print)
         self.prompts = 0  # sets of prompts that were sent: the cache must know none of the next
 
     def run(self) -> None:
@@ -155,26 +152,13 @@ class Loads:
         (self.folder / f"{self.part}.json").write_text(json.dumps({"rate": self.rate, "pieces": pieces}) + "\n")
 
     def _undisturbed(self, target: Target, workload: Workload) -> dict[str, Any]:
-        """One piece, and again if others worked on the machine meanwhile, once they have ended: a few times, with
-        patience for a while."""
+        """One piece, and again if others worked on the machine meanwhile."""
         while True:
             bystanders = Bystanders()
             found = self._piece(target, workload)
             quiet = bystanders.seen()
-            found |= {"quiet": str(quiet), "disturbed": disturbed(quiet)}
-            if not found["disturbed"] or not self.tries:
-                return found
-            self.tries -= 1
-            print(f"{quiet}: once more", flush=True)
-            self._wait()
-
-    def _wait(self) -> None:
-        while self.patience > 0:
-            bystanders = Bystanders()
-            time.sleep(LOOK)
-            self.patience -= LOOK
-            if not disturbed(bystanders.seen()):
-                return
+            if not self.patience.again(quiet):
+                return found | {"quiet": str(quiet), "disturbed": quiet.disturbed}
 
     def _send(self, target: Target, workload: Workload) -> Any:
         self.prompts += 1
@@ -192,10 +176,6 @@ class Loads:
             "steps": run.timeline.counters.get("steps"),
             **times,
         }
-
-
-def disturbed(quiet: Quiet) -> bool:
-    return quiet.others > MOST or quiet.stolen > STOLEN
 
 
 def fill(kv_tokens: int) -> Workload:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from paceline.bench.bystanders import Bystanders
+from paceline.bench.bystanders import MOST, Bystanders, Patience, Quiet
 from paceline.bench.profile import FittedTimer, StepTimer, measure
 from paceline.bench.serving_cost import Visit, Wave, fit_serving, serving_cost, visits_seen
 from paceline.bench.step_grid import Grid
@@ -158,13 +161,33 @@ def test_the_command_writes_a_profile_that_the_simulator_reads(
     assert run(["simulate", "--profile", str(path), "--num-prompts", "5", "--input-len", "8", "--output-len", "4"]) == 0
 
 
-def test_others_at_work_are_noticed_and_children_are_not() -> None:
-    bystanders = Bystanders()
-    end = time.process_time() + 0.15
-    while time.process_time() < end:
-        pass
-    seen = bystanders.seen()
-    assert seen.others != seen.others or 0 <= seen.others < 1
+SPIN = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell what else runs")
+def test_what_others_disturb_is_measured_again_as_often_as_patience_allows() -> None:
+    said: list[str] = []
+    patience, bystanders = Patience(1, 2.0, said.append), Bystanders()
+    subprocess.run(["sh", "-c", '"$0" -c "$1" > /dev/null 2>&1 &', sys.executable, SPIN], check=True)  # nobody's child
+    time.sleep(1.2)
+    quiet = bystanders.seen()
+    assert quiet.disturbed and quiet.others > 0.1
+    assert patience.again(quiet) and not patience.again(quiet)
+    assert (patience.repeated, patience.kept) == (1, 1)
+    assert said == [f"{quiet}: once more"]
+    assert not Patience(1, 9.0).again(replace(quiet, others=MOST / 2, stolen=0.0))
+    assert not Patience(1, 9.0).again(replace(quiet, seconds=0.1))  # too short to tell
+
+
+def test_a_stretch_in_which_others_worked_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.bench.profile.STRETCH", 0.0)  # every step by itself
+    monkeypatch.setattr("paceline.bench.bystanders.LOOK", 0.01)
+    busy = iter([0.5, 0.0, 0.5])
+    monkeypatch.setattr(Bystanders, "seen", lambda _: Quiet(next(busy, 0.0), 0.0))
+    clockwork, patience = Clockwork(), Patience(5, 9.0)
+    found = measure(clockwork, 8, 128, seconds=1e-4, patience=patience)
+    assert patience.repeated == 2
+    assert clockwork.steps == 2 * len(found.samples) + 2
 
 
 def test_a_requests_cost_is_in_the_step_of_its_first_token_and_survives_slowing_down() -> None:

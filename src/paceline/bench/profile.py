@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline import __version__
+from paceline.bench.bystanders import Bystanders, Patience
 from paceline.bench.step_grid import Executor, Grid, Rows
 from paceline.errors import ConfigError
 from paceline.sim.latency import StepShape, shape_of
@@ -26,6 +27,7 @@ LEAST = 2  # times that every shape is measured, if there is time for it
 MOST = 40
 STALL = 1.6  # times the median, from which on a step was held up by something that has nothing to do with it
 TELL = 5.0  # seconds after which one hears how far a round is
+STRETCH = 2.0  # seconds after which it is seen whether others were at work
 BIN = 2.0  # seconds over which a machine's speed is told
 VARIES = 0.08  # spread of its speed from which on a machine's profile is good for an average only
 
@@ -43,11 +45,13 @@ class Meter:
     """Times the steps of a grid, each of them many times.
 
     In turns and in an order drawn anew each time, so that a machine that slows down does so for all of them; a step's
-    time is the mean over the machine's moods, without stalls.
+    time is the mean over the machine's moods, without stalls, and without stretches in which others used the machine.
     """
 
-    def __init__(self, executor: Executor, max_num_seqs: int, token_budget: int, progress: Progress) -> None:
-        self._executor, self._progress = executor, progress
+    def __init__(
+        self, executor: Executor, max_num_seqs: int, token_budget: int, progress: Progress, patience: Patience
+    ) -> None:
+        self._executor, self._progress, self._patience = executor, progress, patience
         self._grid = Grid(executor, max_num_seqs, token_budget)
         self._shuffle = random.Random(0)
         self._order: list[Timed] = []
@@ -57,15 +61,30 @@ class Meter:
         for index in self._told("warm-up", range(len(self.steps))):  # the first of a kind takes longer
             self._shapes.append(shape_of(self._grid.plan(self.steps[index])))
             _timed(executor, self._grid, self.steps[index], fresh=True)
+        self._begin()
 
     def turn(self, name: str, due: Sequence[int]) -> None:
-        """Time these steps, by their numbers, once each."""
+        """Time these steps, by their numbers, once each; what others disturbed does not count."""
         due = list(due)
         self._shuffle.shuffle(due)
         for index in self._told(name, due):
             seconds = _timed(self._executor, self._grid, self.steps[index])
             self._order.append((time.perf_counter(), index, seconds))
             self.taken[index].append(seconds)
+            if self._order[-1][0] - self._began > STRETCH:
+                self._judge()
+
+    def _begin(self) -> None:
+        """A stretch begins here."""
+        self._bystanders, self._began, self._start = Bystanders(), time.perf_counter(), len(self._order)
+
+    def _judge(self) -> None:
+        """A stretch ends here: forget it if others were at work."""
+        if self._patience.again(self._bystanders.seen()):
+            for _, index, seconds in self._order[self._start :]:
+                self.taken[index].remove(seconds)
+            del self._order[self._start :]
+        self._begin()
 
     def found(self) -> Measurement:
         """Of all turns: at least one time of every step."""
@@ -86,20 +105,24 @@ class Meter:
 
 
 def measure(
-    executor: Executor, max_num_seqs: int, token_budget: int, seconds: float = 45.0, progress: Progress = lambda _: None
+    executor: Executor,
+    max_num_seqs: int,
+    token_budget: int,
+    seconds: float = 45.0,
+    progress: Progress = lambda _: None,
+    patience: Patience | None = None,
 ) -> Measurement:
     """The time of every step of the grid, each measured several times, for about so many seconds in all; once where
-    going over them takes longer than that.
+    going over them takes longer than that. Without `patience` all counts, whatever else the machine does.
 
     Short steps, which vary more, are measured more often than long ones. ConfigError for no time.
     """
     if not seconds > 0:
         raise ConfigError("--seconds", seconds, "above 0")
-    meter = Meter(executor, max_num_seqs, token_budget, progress)
+    meter = Meter(executor, max_num_seqs, token_budget, progress, patience or Patience(0, 0.0))
     share = seconds / len(meter.steps)
     meter.turn("round 1", range(len(meter.steps)))
-    least = 1 if sum(map(sum, meter.taken)) > seconds else LEAST
-    rounds = 1
+    least, rounds = 1 if sum(map(sum, meter.taken)) > seconds else LEAST, 1
     while due := [
         index
         for index, times in enumerate(meter.taken)

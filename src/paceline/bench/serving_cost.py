@@ -9,15 +9,17 @@ not keep one speed for minutes. What a request costs as it comes and goes shows 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 import numpy as np
 import numpy.typing as npt
 
 from paceline.bench.bodies import PromptStyle, prepare
+from paceline.bench.bystanders import Bystanders, Patience
 from paceline.bench.client import Reply, send
 from paceline.bench.errors import BenchError
 from paceline.bench.target import Target, discover, open_session
@@ -60,6 +62,20 @@ class Visit:
     """By which these two steps together were longer than two decode steps, and than its prompt makes them."""
 
 
+@dataclass
+class Round:
+    """What is measured through a server, once or several times."""
+
+    waves: list[Wave] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    visits: list[Visit] = field(default_factory=list)
+
+    def add(self, other: Round) -> None:
+        self.waves += other.waves
+        self.waits += other.waits
+        self.visits += other.visits
+
+
 async def serving_cost(
     url: str,
     alone: Alone,
@@ -69,33 +85,49 @@ async def serving_cost(
     progress: Callable[[str], None] = lambda _: None,
     waves_of: Sequence[int] = WAVES,
     kv_tokens: int = 0,
+    patience: Patience | None = None,
 ) -> Serving:
     """Waves of every size that the batch holds, in turns. `loop`: what the engine's loop adds by itself to a step and
     to each of its rows. `kv_tokens` that the server has room for: so many are written before anything is timed, since
-    the first to use a page of memory waits for the system to hand it out.
+    the first to use a page of memory waits for the system to hand it out. `patience` with others on the machine:
+    rounds that they disturbed are done again.
 
     BenchError where the server does not answer.
     """
     sizes = [size for size in waves_of if size <= max_num_seqs]
-    waves: list[Wave] = []
-    waits: list[float] = []
-    visits: list[Visit] = []
+    patience, kept = patience or Patience(0, 0.0), Round()
     async with open_session(120) as session:
         target = await discover(session, Target(url))
         for number in range(1 + kv_tokens // (sizes[-1] * (PROMPT + TOKENS))):
             await _wave(session, target, sizes[-1], f"warm-up {number}")
-        for number in range(rounds):
-            progress(f"round {number + 1} through the server: {', '.join(map(str, sizes))} requests at a time")
-            for size in sizes:
-                before = alone(size, PROMPT + TOKENS // 2, 0)
-                served = await _wave(session, target, size, f"{number} {size}")
-                after = alone(size, PROMPT + TOKENS // 2, 0)
-                waves.append(Wave(size, served, (before + after) / 2))
-            if max_num_seqs > _STREAMS:
-                visits += await _visits(session, target, number, alone)
-            else:
-                waits += await _alone(session, target, number, alone)
-    return fit_serving(waves, waits, loop, visits)
+        done = 0
+        for number in itertools.count():  # prompts are named by it, and the server must know none of them
+            progress(f"round {done + 1} through the server: {', '.join(map(str, sizes))} requests at a time")
+            bystanders = Bystanders()
+            found = await _round(session, target, number, sizes, alone, beside=max_num_seqs > _STREAMS)
+            if patience.again(bystanders.seen()):
+                continue
+            kept.add(found)
+            done += 1
+            if done >= rounds:
+                break
+    return fit_serving(kept.waves, kept.waits, loop, kept.visits)
+
+
+async def _round(
+    session: aiohttp.ClientSession, target: Target, number: int, sizes: Sequence[int], alone: Alone, beside: bool
+) -> Round:
+    found = Round()
+    for size in sizes:
+        before = alone(size, PROMPT + TOKENS // 2, 0)
+        served = await _wave(session, target, size, f"{number} {size}")
+        after = alone(size, PROMPT + TOKENS // 2, 0)
+        found.waves.append(Wave(size, served, (before + after) / 2))
+    if beside:
+        found.visits += await _visits(session, target, number, alone)
+    else:
+        found.waits += await _alone(session, target, number, alone)
+    return found
 
 
 def fit_serving(
