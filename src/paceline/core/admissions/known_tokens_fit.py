@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.core.config import SchedulerConfig
-from paceline.core.request import Sequence
+from paceline.core.request import RowArray, Sequence
 from paceline.kv.interface import Match
 
 if TYPE_CHECKING:
+    from paceline.core.step import Step
     from paceline.core.step_builder import StepBuilder
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A count that holds for one step, until a row is taken or a block is."""
+
+    step: Step | None
+    rows: RowArray
+    available: int
+    blocks: int
+
+    def holds(self, builder: StepBuilder) -> bool:
+        same = self.step is builder.step and self.rows is builder.batch.order
+        return same and self.available == builder.kv.available
 
 
 @dataclass(frozen=True)
@@ -53,13 +68,11 @@ class KnownTokensFit:
     def _growing(self, builder: StepBuilder, growth: int) -> int:
         """Blocks the running sequences will want before `growth` more tokens each. The same for all who are refused in
         a row, so it is counted once for them."""
-        step, rows, available = builder.step, builder.batch.order, builder.kv.available
-        known: Any = builder.estimates
-        if known is not None and known[0] is step and known[1] is rows and known[2] == available:
-            return int(known[3])
-        growing = self._counted(builder, growth)
-        builder.estimates = (step, rows, available, growing)
-        return growing
+        known: Growing | None = builder.estimates
+        if known is None or not known.holds(builder):
+            blocks = self._counted(builder, growth)
+            builder.estimates = known = Growing(builder.step, builder.batch.order, builder.kv.available, blocks)
+        return known.blocks
 
     @staticmethod
     def _counted(builder: StepBuilder, growth: int) -> int:
