@@ -14,9 +14,12 @@ from paceline.core.disciplines import discipline
 from paceline.sim.cluster import ReplicaSpec, simulate
 from paceline.sim.engines import engine
 from paceline.sim.fit import ClosedLoopPoint, fit
+from paceline.sim.fit_run import SPREADS, fit_run
 from paceline.sim.hardware import hardware
 from paceline.sim.latency import Coefficients, Deployment
+from paceline.sim.measured_run import MeasuredRun
 from paceline.sim.models import model
+from paceline.sim.question import Knobs
 from paceline.workload.requests import TimedRequest, Workload
 
 DATA = Path(__file__).parent / "data"
@@ -70,6 +73,33 @@ def test_vllm_on_both_cards_with_coefficients_fitted_on_another_gpu_and_model(na
     assert abs(off["tpot"]) < 0.10
     assert abs(off["e2e"]) < 0.10
     assert abs(off["ttft"]) < 0.10
+
+
+@pytest.mark.slow
+def test_what_is_fitted_to_the_run_on_one_card_predicts_the_run_on_another() -> None:
+    """Nothing of the 4090's run is used but its KV capacity and what was sent. vLLM 0.19 schedules asynchronously."""
+    workload, measured, meta = measured_run("rtxpro6000")
+    run = MeasuredRun.of("rtxpro6000", workload.times(), *workload.lengths(), measured[:, 0], measured[:, 2])
+    settings = meta["engine_kwargs"]
+    knobs = Knobs("vllm", None, settings["max_num_batched_tokens"], settings["max_num_seqs"])
+    believed = engine("vllm").coefficients
+    deployment = Deployment(model("llama-3.1-8b"), hardware("rtxpro6000"), coefficients=believed)
+    found = fit_run(run, deployment, knobs, overlapped=True)
+    assert found.error < 0.02
+    for name, kv_tokens, limit in (("rtxpro6000", None, 0.05), ("rtx4090", 41408, 0.10)):
+        off = errors(name, name, found.coefficients, kv_tokens)
+        assert max(abs(share) for share in off.values()) < limit, (name, off)
+
+
+def test_efficiencies_are_held_as_near_their_priors_as_they_are_from_one_set_of_points_to_another() -> None:
+    sets = [
+        fit(found, leave_out=False).coefficients
+        for (backend, *_), found in points().items()
+        if backend == "vllm" and not found[0].deployment.model.experts
+    ]
+    for name in ("compute", "memory", "attention", "kv_read"):
+        spread = np.std(np.log([getattr(one, name) for one in sets]), ddof=1)
+        assert spread == pytest.approx(SPREADS[name], rel=0.1), name
 
 
 def points() -> dict[tuple[str, str, str, str, str], list[ClosedLoopPoint]]:

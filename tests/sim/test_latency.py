@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +78,22 @@ def test_a_config_that_lacks_what_is_needed_gets_one_message(config: dict[str, o
 
 
 def test_a_run_of_decodes_takes_to_the_bit_what_its_steps_take() -> None:
-    for name in ("llama-3.1-8b", "gpt-oss-20b"):
-        times = Deployment(model(name), hardware("h100")).step_times().scaled(1.1)
+    hosts = Coefficients(), Coefficients(host=5.5e-3, host_row=1e-5)  # the second is passed by the device on the way
+    for name, own in product(("llama-3.1-8b", "gpt-oss-20b"), hosts):
+        times = Deployment(model(name), hardware("h100"), coefficients=own).step_times().scaled(1.1)
         together = times.decode_run(7, 700, 50)
         alone = [times.seconds(StepShape(7, 7, 0.0, 7, 700.0 + 7 * step)) for step in range(50)]
         assert together.tolist() == alone
+
+
+def test_a_step_takes_the_longer_of_what_device_and_host_need() -> None:
+    def seconds(rows: int, **own: float) -> float:
+        times = Deployment(model("llama-3.1-8b"), hardware("h100"), coefficients=Coefficients(**own)).step_times()
+        return times.scaled(2.0).seconds(StepShape(rows, rows, 0.0, rows, 500.0 * rows))
+
+    device = seconds(64)
+    assert seconds(64, host=1e-3, host_row=1e-6) == device
+    assert seconds(64, host=0.1, host_row=1e-3) == pytest.approx(2 * (0.1 + 0.064))
 
 
 def test_published_points_of_the_8b_model_are_within_a_fifth() -> None:

@@ -1,15 +1,20 @@
 """What is known of engines' step times without measuring one's own: coefficients fitted to published measurements.
 
 The points are those of NVIDIA's AIConfigurator (Apache-2.0), closed loops on H100; `error` is the mean error of the
-predicted TPOT when each group of points is predicted from the others.
+predicted TPOT when each group of points is predicted from the others. Coefficients fitted to a run of one's own server
+are a small JSON file, and may stand wherever an engine is named.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ModelError
 from paceline.sim.latency import Coefficients
+
+FORMAT = "paceline-coefficients-1"
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,26 @@ class EngineProfile:
     coefficients: Coefficients
     error: float  # share
     source: str
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> EngineProfile:
+        """ModelError says what is wrong with the file."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"--engine {path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        except ValueError as error:
+            raise ModelError(f"--engine {path}: is not JSON ({error})") from None
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise ModelError(f"--engine {path}: is not a {FORMAT} file; make one with `paceline fit`")
+        try:
+            coefficients = Coefficients(**values.pop("coefficients"))
+            return EngineProfile(coefficients=coefficients, **values)
+        except (KeyError, TypeError, ConfigError) as error:
+            raise ModelError(f"--engine {path}: {error}") from None
 
 
 ENGINES: dict[str, EngineProfile] = {
@@ -63,7 +88,9 @@ ENGINES: dict[str, EngineProfile] = {
 
 
 def engine(name: str) -> EngineProfile:
-    """ConfigError for a name not in ENGINES."""
+    """By its name, or from a file that `paceline fit` wrote. ConfigError for a name not in ENGINES."""
+    if name.endswith(".json"):
+        return EngineProfile.read(Path(name))
     if name not in ENGINES:
-        raise ConfigError("--engine", name, "one of " + ", ".join(ENGINES))
+        raise ConfigError("--engine", name, "one of " + ", ".join(ENGINES) + ", or a .json of `paceline fit`")
     return ENGINES[name]

@@ -4,7 +4,11 @@ A step's time is a part that depends on its number of tokens alone, and terms li
 
     seconds = fixed(tokens) + sampled * per_sample + pairs * per_pair + context * per_context + first * per_first
 
-where `first` of the sampled rows get their first token.
+where `first` of the sampled rows get their first token. Engines that plan a step and deal with the tokens of the one
+before while the device works (vLLM since 0.14, SGLang) take no less than their
+host needs, whatever the device:
+
+    seconds = max(seconds, host + sampled * host_row)
 
 `analytic` derives these from a model's shape and a device's data sheet: a roofline with a soft corner, in the manner of
 the planners BLIS and Vidur, with few enough constants to fit on published points. A measured profile gives them as they
@@ -73,17 +77,22 @@ class StepTimes:
         window_share: float = 0.0,
         scale: float = 1.0,
         per_first: float = 0.0,
+        host: float = 0.0,
+        host_row: float = 0.0,
     ) -> None:
         """`fixed` seconds by number of tokens; `window_share` of the layers look back only `window` tokens; `per_first`
-        is what a request costs once, in the step that gives it its first token."""
+        is what a request costs once, in the step that gives it its first token; `host`, and `host_row` for each sampled
+        row, is what the host needs meanwhile."""
         self._fixed = fixed
         self._known: dict[int, float] = {}
         self.per_sample, self.per_pair, self.per_context = per_sample, per_pair, per_context
         self.window, self.window_share, self.scale = window, window_share, scale
         self.per_first = per_first
+        self.host, self.host_row = host, host_row
+        self._waits = host > 0 or host_row > 0  # can the device wait for the host?
 
     def scaled(self, factor: float) -> StepTimes:
-        """Every step `factor` times as long."""
+        """Every step `factor` times as long, the host's share included."""
         return StepTimes(
             self._fixed,
             self.per_sample,
@@ -93,6 +102,8 @@ class StepTimes:
             self.window_share,
             self.scale * factor,
             self.per_first,
+            self.host,
+            self.host_row,
         )
 
     def fixed(self, tokens: int) -> float:
@@ -110,7 +121,10 @@ class StepTimes:
         base = self.fixed(shape.tokens) + self.per_sample * shape.sampled + self.per_pair * shape.pairs
         if self.per_first and shape.sampled > shape.rows:
             base += self.per_first * (shape.sampled - shape.rows)
-        return (base + self.per_context * context) * self.scale
+        seconds = base + self.per_context * context
+        if self._waits:
+            seconds = max(seconds, self.host + self.host_row * shape.sampled)
+        return seconds * self.scale
 
     def decode_run(self, rows: int, context: int, count: int) -> FloatArray:
         """Seconds of `count` decode steps in a row, MOST_AT_ONCE at most: float64[count].
@@ -122,6 +136,8 @@ class StepTimes:
             contexts = contexts - self.window_share * np.maximum(contexts - self.window * rows, 0.0)
         base = self.fixed(rows) + self.per_sample * rows + self.per_pair * 0.0
         seconds = base + self.per_context * contexts
+        if self._waits:
+            np.maximum(seconds, self.host + self.host_row * rows, out=seconds)
         return seconds if self.scale == 1 else seconds * self.scale
 
 
@@ -146,6 +162,9 @@ class Roofline:
         return both + self.constant + self.link * tokens
 
 
+_MAY_BE_NOTHING = ("all_reduce", "step", "layer", "sample", "host", "host_row")
+
+
 @dataclass(frozen=True)
 class Coefficients:
     """What a data sheet does not say. They are only known together: trust the predictions, not the single numbers."""
@@ -160,11 +179,13 @@ class Coefficients:
     layer: float = 0.0  # seconds of every layer
     sample: float = 8e-6  # seconds of every sampled row
     sharpness: float = 4.0  # of the corner between reading weights and computing
+    host: float = 0.0  # seconds that the host needs for a step while the device works; a step takes the longer
+    host_row: float = 0.0  # ... and for every sampled row
 
     def __post_init__(self) -> None:
         for spec in fields(self):
             value = getattr(self, spec.name)
-            low = 0.0 if spec.name in ("all_reduce", "step", "layer", "sample") else 1e-6
+            low = 0.0 if spec.name in _MAY_BE_NOTHING else 1e-6
             if not (isinstance(value, (int, float)) and low <= value < math.inf):
                 raise ConfigError(f"coefficient {spec.name}", value, f"a finite number of at least {low:g}")
 
@@ -248,4 +269,6 @@ class Deployment:
             per_context=shape.kv_elements * self.kv_bytes * kv_latent / (memory * own.kv_read),
             window=shape.window,
             window_share=shape.window_layers / shape.layers,
+            host=own.host,
+            host_row=own.host_row,
         )  # fmt: skip
