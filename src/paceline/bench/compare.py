@@ -47,6 +47,8 @@ def by_discipline(names: Sequence[str], model: str, more: str) -> list[Contestan
         given = shlex.split(more)
     except ValueError as error:
         raise ConfigError("--serve-args", more, f"flags as in a shell ({error})") from None
+    if any(flag.split("=")[0] == "--discipline" for flag in given):
+        raise ConfigError("--serve-args", more, "without --discipline: --disciplines says which are served")
     for name in names:
         if name not in DISCIPLINES and name not in ALIASES:
             raise ConfigError("--disciplines", name, "one of " + ", ".join([*DISCIPLINES, *ALIASES]))

@@ -50,6 +50,8 @@ class LiveDisplay:
         done = self._progress.ok + self._progress.failed
         filled = int(_BAR * done / max(self._progress.total, 1))
         table = Table.grid(padding=(0, 2))
+        for _ in range(3):
+            table.add_column(overflow="fold")
         table.add_row(self._title, "[cyan]" + "━" * filled + "[/][dim]" + "━" * (_BAR - filled) + "[/]", self.line())
         return table
 

@@ -31,6 +31,10 @@ def offline(flags: OfflineFlags, engine: Any) -> int:
     check_file("--json", flags.json)
     size = Size(flags.requests, flags.streams, flags.context, flags.output_len, flags.scale, flags.workload_seed)
     config = engine_config(flags.model, engine)
+    if flags.workload == AGAINST_STATIC and config.discipline == "static":
+        raise ConfigError(
+            "--discipline", "static", f"another with --workload {AGAINST_STATIC}: static is the other side"
+        )
     bench = Bench(console, flags, size, config)
     if flags.workload == AGAINST_STATIC:
         found = bench.against_static()

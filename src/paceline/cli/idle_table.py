@@ -80,6 +80,13 @@ TIERS = (
     Idle("disk_bandwidth", ": there is no disk", without="disk_memory"),
 )
 _KV_GIVEN = Idle("gpu_memory_utilization", ", which says how much KV there is", beside="kv_tokens")
+ENGINE = (
+    Idle("kv_cache_memory gpu_memory_utilization", ", which says how much KV there is", beside="num_blocks"),
+    Idle("gpu_memory_utilization", ", which says how much KV there is", beside="kv_cache_memory"),
+    Idle("swap_space", ", which says how much host memory there is", beside="num_host_blocks"),
+    Idle("kv_load", ": no KV leaves the device", without="swap_space num_host_blocks disk_kv", unless="config"),
+    Idle("long_prefill_token_threshold", ": prompts are taken whole", when=("enable_chunked_prefill", _one_of(False))),
+)
 
 IDLE: dict[str, tuple[Idle, ...]] = {
     "bench serve": _MEASURED,
@@ -108,6 +115,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle("streams", ", which has --requests", when=("workload", _one_of("shared-prefix", "prefill"))),
         Idle("requests", ", another word for it", beside="streams"),
         Idle("enable_prefix_caching", ", which runs both", when=("workload", _one_of("shared-prefix"))),
+        *ENGINE,
     ),
     "simulate": (
         *TRAFFIC,
@@ -138,15 +146,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     ),
     "profile": (Idle("rounds", ": there is no server to measure", when=("serving", _off)),),
     "serve": (
-        Idle("kv_cache_memory gpu_memory_utilization", ", which says how much KV there is", beside="num_blocks"),
-        Idle("gpu_memory_utilization", ", which says how much KV there is", beside="kv_cache_memory"),
-        Idle("swap_space", ", which says how much host memory there is", beside="num_host_blocks"),
-        Idle(
-            "kv_load",
-            ": no KV leaves the device",
-            without="swap_space num_host_blocks disk_kv",
-            unless="config",
-        ),
+        *ENGINE,
         Idle("share_cache", ": without keys everybody shares it", without="api_key", unless="config quotas"),
     ),
     "disciplines": (Idle("order", ": all of them are listed", without="name"),),

@@ -89,6 +89,7 @@ class KnobFlags:
         """`profiled`: what a profile says of the engine that was measured."""
         from paceline.sim.question import Knobs
 
+        self._refuse_fixed()
         usual = Knobs()
         profiled = profiled or {}
         return Knobs(
@@ -105,3 +106,14 @@ class KnobFlags:
             self.gpu_memory_utilization,
             self.prefix_caching,
         )
+
+    def _refuse_fixed(self) -> None:
+        """ConfigError for what makes no sense under the discipline; of several, each takes what it can."""
+        from paceline.core.disciplines import discipline
+
+        if "," in self.discipline:
+            return
+        row, chunk = discipline(self.discipline, self.order), self.long_prefill_token_threshold
+        fixed, why = row.fixed.get("long_prefill_token_threshold", (chunk, ""))
+        if chunk != fixed:
+            raise ConfigError("--long-prefill-token-threshold", chunk, f"{fixed} under {row.name}: {why}")
