@@ -10,6 +10,7 @@ import typer
 from paceline.cli.bench import app as bench
 from paceline.cli.disciplines import disciplines
 from paceline.cli.extras import extra_with
+from paceline.cli.fit import fit
 from paceline.cli.idle_flags import CheckedCommand
 from paceline.cli.numbers import engine_words, numbered
 from paceline.cli.plan import plan
@@ -31,6 +32,7 @@ app.add_typer(bench, short_help="Measure servers, or an engine without one.")
 app.command(cls=CheckedCommand, short_help="Measure a model's step times here, for simulate --profile.")(
     numbered(profile, engine_words)
 )
+app.command(cls=CheckedCommand, short_help="Fit step times to a saved run, for simulate --engine.")(numbered(fit))
 app.command(cls=CheckedCommand, short_help="Replay traffic on a simulated replica or cluster.")(simulate)
 app.command(cls=CheckedCommand)(plan)
 

@@ -5,8 +5,7 @@ A step's time is a part that depends on its number of tokens alone, and terms li
     seconds = fixed(tokens) + sampled * per_sample + pairs * per_pair + context * per_context + first * per_first
 
 where `first` of the sampled rows get their first token. Engines that plan a step and deal with the tokens of the one
-before while the device works (vLLM since 0.14, SGLang) take no less than their
-host needs, whatever the device:
+before while the device works (vLLM since 0.14, SGLang) take no less than their host needs, whatever the device:
 
     seconds = max(seconds, host + sampled * host_row)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,11 @@ class MeasuredRun:
     @staticmethod
     def of(
         name: str,
-        arrival: Sequence[float],
-        prompt_tokens: Sequence[int],
-        output_tokens: Sequence[int],
-        ttft: Sequence[float],
-        e2e: Sequence[float],
+        arrival: npt.ArrayLike,
+        prompt_tokens: npt.ArrayLike,
+        output_tokens: npt.ArrayLike,
+        ttft: npt.ArrayLike,
+        e2e: npt.ArrayLike,
     ) -> MeasuredRun:
         """From columns in any order, all of one length."""
         due = np.asarray(arrival, np.float64)
