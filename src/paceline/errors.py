@@ -64,6 +64,6 @@ def did_you_mean(value: object, names: Iterable[str]) -> str:
         return ""
     from difflib import get_close_matches
 
-    by_lower = {name.lower(): name for name in names}
-    close = get_close_matches(value.lower(), by_lower, n=1, cutoff=0.7)
-    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+    plain = {name.lower().replace("-", "_"): name for name in names}
+    close = get_close_matches(value.lower().replace("-", "_"), plain, n=1, cutoff=0.7)
+    return f"; did you mean {plain[close[0]]!r}?" if close else ""

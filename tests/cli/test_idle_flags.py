@@ -143,6 +143,8 @@ def test_the_table_names_flags_that_there_are() -> None:
         ("bench compare --disciplines orc", "orca"),
         ("disciplines sarati", "sarathi"),
         ("serve --kernels avx51", "avx512"),
+        ("serve --knob growht=3", "growth"),
+        ("bench serve --endpoint chats", "chat"),
         ("simulat", "simulate"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, did_you_mean
 
 
 class OneOf:
@@ -18,10 +18,12 @@ class OneOf:
 
         def parse(text: str) -> str:
             if text not in self.names:
-                raise ConfigError(flag, text, self._words())
+                raise ConfigError(flag, text, self._words(text))
             return text
 
         return parse
 
-    def _words(self) -> str:
-        return " or ".join(self.names) if len(self.names) == 2 else "one of " + ", ".join(self.names)
+    def _words(self, text: str) -> str:
+        if len(self.names) != 2:
+            return "one of " + ", ".join(self.names)
+        return " or ".join(self.names) + did_you_mean(text, self.names)

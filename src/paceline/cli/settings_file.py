@@ -32,7 +32,7 @@ def read_settings(path: str, kinds: Iterable[type[Any]], extra: Mapping[str, typ
         name = str(key).removeprefix("--").replace("-", "_")
         name = OTHER_NAMES.get(name, name)
         if name not in hints:
-            raise ConfigError(f"--config {path}", key, "made of known settings: " + ", ".join(sorted(hints)))
+            raise ConfigError(f"--config {path}", key, "a setting there is, one of " + ", ".join(sorted(hints)))
         found[name] = _checked(f"{path}: {key}", name, value, hints[name])
     return found
 

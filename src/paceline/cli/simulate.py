@@ -41,6 +41,7 @@ def simulate(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, fla
         if "," in (text or ""):
             raise ConfigError(name, text, "one: 'paceline plan' compares several")
     targets, percents = flags.targets(), flags.percents()
+    _check_names(where, how, flags)
     workload, _ = build(traffic)
     console.print(tables.plain(workload.describe()), style="dim")
     runs = []
@@ -61,6 +62,21 @@ def simulate(traffic: WorkloadFlags, where: DeploymentFlags, how: KnobFlags, fla
         page = report.page(runs, "Simulation", workload.describe())
         console.print(f"report: {report.write(flags.html, page)}", markup=False)
     return 0
+
+
+def _check_names(where: DeploymentFlags, how: KnobFlags, flags: SimulateFlags) -> None:
+    """ConfigError for what can be told without the traffic, before a long trace is read."""
+    from paceline.core.disciplines import discipline
+    from paceline.sim.engines import engine
+    from paceline.sim.router import router
+
+    engine(where.engine)
+    where.deployments()
+    router(how.router, 0)
+    for name in how.discipline.split(","):
+        discipline(name, how.order)
+    for text in flags.fault or []:
+        _fault(text, flags.replicas)
 
 
 def _simulated(

@@ -91,8 +91,8 @@ class Discipline:
         for name, value in values.items():
             owner = next((p for p, part in self._parts().items() if name in {s.name for s in fields(part)}), None)
             if owner is None:
-                known = ", ".join(self.knobs()) or "none: it has no knobs"
-                raise ConfigError(where.strip(), name, f"a knob of {self.name}: {known}")
+                known = "one of " + ", ".join(self.knobs()) if self.knobs() else "and it has none"
+                raise ConfigError(where.strip(), name, f"a knob of {self.name}, {known}")
             part = self._parts()[owner]
             if owner != "limits":  # which are flags of their own, and check themselves by their names
                 kind = next(str(spec.type) for spec in fields(part) if spec.name == name)

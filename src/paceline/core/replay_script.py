@@ -168,7 +168,9 @@ def parse_script(
         elif key in known:
             row_knobs[key] = value
         else:
-            raise ConfigError("config", key, "a known key: " + ", ".join(sorted([*own, *SCHEDULER_KEYS, *known])))
+            raise ConfigError(
+                "config", key, "a known key, one of " + ", ".join(sorted([*own, *SCHEDULER_KEYS, *known]))
+            )
     requests = script.get("requests", [])
     if not isinstance(requests, list):
         raise ConfigError("requests", type(requests).__name__, "a list")
