@@ -111,7 +111,7 @@ def test_a_script_without_requests_is_only_a_summary() -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (changed({"nosuch": 1}), "config: 'nosuch' .* a known key: .*block_size"),
+        (changed({"nosuch": 1}), "config: 'nosuch' .* a known key, one of .*block_size"),
         (changed({"block_size": "4"}), "config.block_size: '4' .* a whole number"),
         (changed({"block_size": True}), "config.block_size: True"),
         (changed({"block_size": 0}), "config.block_size: 0"),
