@@ -42,8 +42,7 @@ def fit(
     ] = True,
 ) -> int:
     """Fit step times to a measured run, for `paceline simulate --engine` and `paceline plan --engine`."""
-    from rich.console import Console
-
+    from paceline.bench import terminal
     from paceline.sim.engines import EngineProfile
     from paceline.sim.engines import engine as engine_named
     from paceline.sim.fit_run import fit_run
@@ -63,21 +62,21 @@ def fit(
     found = fit_run(run, deployment, knobs, kv_tokens, overlapped=overlap)
     source = f"{found.requests} requests on {name_of(deployment)}, {result.name}, {discipline}, from {engine}"
     EngineProfile(output.stem, found.coefficients, found.error, source).write(output)
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.console(soft_wrap=True)
     _print(console, found)
     console.print(f"coefficients: {output}; try: paceline simulate --engine {output} --gpu {gpu}", markup=False)
     return 0
 
 
 def _print(console: Any, found: RunFit) -> None:
-    from rich.table import Table
+    from paceline.bench.terminal import WholeTable
 
     console.print(f"{found.requests} requests: TPOT and E2E of each are off by {found.error:.1%} on average")
-    table = Table("simulated over measured", "mean", "p99", box=None, pad_edge=False)
+    table = WholeTable("simulated over measured", "mean", "p99")
     for name, share in found.bias.items():
         table.add_row(name.upper(), f"{share:+.1%}", f"{found.tails[name]:+.1%}")
     console.print(table)
-    table = Table("coefficient", "value", "of its prior's spread left", box=None, pad_edge=False)
+    table = WholeTable("coefficient", "value", "of its prior's spread left")
     for name, left in found.left_open.items():
         table.add_row(name, f"{getattr(found.coefficients, name):.4g}", f"{left:.0%}")
     console.print(table)
