@@ -108,6 +108,13 @@ def test_so_it_is_in_a_replay(
     assert idle in message and company in message
 
 
+def test_token_ids_have_no_range_where_prompts_are_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "prompts.jsonl"
+    trace.write_text(json.dumps({"prompt": "word " * 9, "output_tokens": 3}) + "\n")
+    message = said(capsys, f"bench serve --trace {trace} --vocab-size 5000")
+    assert "--vocab-size: 5000" in message and "are text" in message
+
+
 def test_neutral_values_and_defaults_are_in_nobodys_way(capsys: pytest.CaptureFixture[str]) -> None:
     few = "simulate --num-prompts 5 --output-len 2"
     for more in ("--replicas 1 --router prefix", "--prefix-len 0 --prefixes 3", "--turns 1 --think-time 3"):

@@ -28,7 +28,7 @@ def serve(target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags) -> i
     """One run; its status."""
     console = terminal.console()
     options = measure_options(target, traffic, flags)
-    workload, rate = workload_of(traffic, flags)
+    workload, rate = workload_of(target, traffic, flags)
     console.print(tables.plain(workload.describe()), style="dim")
     watch = None if flags.quiet else displays(console)
     run = run_blocking(measure(target_of(target), workload, options, rate, watch))
@@ -53,7 +53,7 @@ def compare(versus: CompareFlags, target: TargetFlags, traffic: WorkloadFlags, f
         found = comparing.by_discipline(versus.disciplines.split(","), versus.serve_model, versus.serve_args)
     else:
         found = comparing.by_url(str(versus.base_urls).split(","))
-    workload, rate = workload_of(traffic, flags)
+    workload, rate = workload_of(target, traffic, flags)
     console.print(tables.plain(workload.describe()), style="dim")
 
     def once(up: Target, title: str, number: int) -> Run:
@@ -87,7 +87,7 @@ def sweep(flags: SweepFlags, target: TargetFlags, traffic: WorkloadFlags, measur
         console.print("no --goodput given: the targets are TTFT 1,000 ms and TPOT 100 ms", style="yellow")
 
     def at_rate(rate: float) -> Run:
-        workload, real = workload_of(traffic, measured, rate)
+        workload, real = workload_of(target, traffic, measured, rate)
         watch = None if measured.quiet else displays(console, f"{rate:.3g}/s")
         named = replace(options.with_prompts(len(found.runs)), label=f"{rate:.3g}/s")
         run: Run = run_blocking(measure(target_of(target), workload, named, real, watch))
@@ -159,10 +159,18 @@ def target_of(flags: TargetFlags) -> Target:
     )
 
 
-def workload_of(traffic: WorkloadFlags, flags: MeasureFlags, rate: float | None = None) -> tuple[Workload, float]:
+def workload_of(
+    target: TargetFlags, traffic: WorkloadFlags, flags: MeasureFlags, rate: float | None = None
+) -> tuple[Workload, float]:
     from paceline.cli.workload_flags import build
 
-    return build(traffic, rate, ordered=flags.concurrency is None)
+    workload, rate = build(traffic, rate, ordered=flags.concurrency is None)
+    if traffic.trace is not None and all(request.text is not None for request in workload.requests):
+        for name in ("vocab_size", "first_token"):
+            if (value := getattr(target, name)) != getattr(type(target), name):
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(flag, value, f"left out: the prompts of {traffic.trace} are text")
+    return workload, rate
 
 
 def save_all(
