@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 
+from paceline.bench.compare import by_discipline
 from paceline.cli.app import app, run
+from paceline.cli.idle_flags import refuse_idle
 from paceline.cli.idle_table import IDLE
 from paceline.cli.limits import LimitFlags
+from paceline.core.disciplines import DISCIPLINES
 from paceline.errors import ConfigError
 
 TRACE = "--trace azure2023_conv"
@@ -124,6 +127,13 @@ def test_neutral_values_and_defaults_are_in_nobodys_way(capsys: pytest.CaptureFi
     assert LimitFlags(goodput=["ttft:500"], ttft_p99="0.5s").targets() == {"ttft": 0.5}
     with pytest.raises(ConfigError, match="another limit"):
         LimitFlags(goodput=["ttft:500 ttft:600"]).limits()
+
+
+@pytest.mark.parametrize("name", list(DISCIPLINES))
+def test_servers_of_a_comparison_are_started_with_flags_that_do_something(name: str) -> None:
+    (contestant,) = by_discipline([name], "smollm2-135m", "--kv-cache-memory 64MiB")
+    command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    refuse_idle(command.make_context("serve", list(contestant.flags)), IDLE["serve"])
 
 
 def test_the_table_names_flags_that_there_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from paceline.workload.run import Finding, Run
 Measure = Callable[[Target, str, int], Run]
 """Of a system, a title and the number of the round, from 0 on."""
 MOST_SPREAD = 0.1
+WITHOUT_FLAG = ("scheduler_reserve_full_isl",)
+"""Settings of rows that `paceline serve` takes as knobs only."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,10 @@ def _own_settings(name: str, given: Sequence[str]) -> list[str]:
         flag = setting.replace("_", "-")
         if flag in named:
             continue
-        if isinstance(value, bool):
+        if setting in WITHOUT_FLAG:
+            if not any(setting in text.replace("-", "_") for text in given):
+                flags += ["--knob", f"{setting}={json.dumps(value)}"]
+        elif isinstance(value, bool):
             flags.append(f"--{flag}" if value else f"--no-{flag}")
         else:
             flags += [f"--{flag}", str(value)]

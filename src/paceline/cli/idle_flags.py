@@ -36,6 +36,8 @@ class Idle:
     """The flag of that name, typed or not, has such a value."""
     unless: str = ""
     """But one of these was typed."""
+    neutral: tuple[object, ...] = ()
+    """Values that ask for nothing anyway."""
 
 
 class CheckedCommand(TyperCommand):
@@ -53,6 +55,8 @@ def refuse_idle(context: typer.Context, rules: tuple[Idle, ...]) -> None:
     found = _Typed(context)
     for rule in rules:
         for name in rule.flags.split():
+            if context.params.get(name) in rule.neutral:
+                continue
             if name in found.names and (company := found.company(rule)) is not None:
                 value = context.params[name]
                 value = str(value) if isinstance(value, Path) else value

@@ -85,7 +85,12 @@ ENGINE = (
     Idle("gpu_memory_utilization", ", which says how much KV there is", beside="kv_cache_memory"),
     Idle("swap_space", ", which says how much host memory there is", beside="num_host_blocks"),
     Idle("kv_load", ": no KV leaves the device", without="swap_space num_host_blocks disk_kv", unless="config"),
-    Idle("long_prefill_token_threshold", ": prompts are taken whole", when=("enable_chunked_prefill", _one_of(False))),
+    Idle(
+        "long_prefill_token_threshold",
+        ": prompts are taken whole",
+        when=("enable_chunked_prefill", _one_of(False)),
+        neutral=(0,),
+    ),
 )
 
 IDLE: dict[str, tuple[Idle, ...]] = {
