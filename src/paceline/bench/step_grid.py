@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,9 +16,11 @@ Rows = list[tuple[int, int]]
 
 _FIRST_TOKEN = 100  # ids below are often special
 _GREEDY = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# Kernels work on so many rows at a time: sizes between the round ones tell what a step takes on average, and small ones,
+# which a load meets most, are all there.
+_COUNTS = (*range(1, 17), 18, 21, 24, 28, 32, 37, 43, 49, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 _CONTEXTS = (16, 64, 256, 1024, 4096)
-_CHUNKS = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_CHUNKS = (2, 4, 7, 10, 15, 20, 27, 35, 47, 62, 83, 110, 145, 192, 256, 400, 512, 790, 1024, 2048, 4096)
 
 
 class Executor(Protocol):
@@ -53,16 +56,16 @@ class Grid:
         contexts = [size for size in _CONTEXTS if size <= longest]
         counts = [count for count in _COUNTS if count <= self.rows]
         chunks = [size for size in _CHUNKS if size <= min(self.budget, longest)]
-        found: list[Rows] = [[(context, 1)] * count for count in counts for context in contexts[:4:2]]
-        found += [[(context, 1)] * count for count in counts[::2] for context in contexts[1::2]]
+        found: list[Rows] = [[(context, 1)] * count for count in counts for context in contexts[:3:2]]
+        found += [[(context, 1)] * count for count in counts[::4] for context in contexts[1::2]]
         found += [[(0, size)] for size in chunks]
-        found += [[(context, size)] for size in chunks[3::2] for context in contexts[2:] if context + size <= longest]
-        found += [[(0, size)] * count for size in chunks[2:6:2] for count in (2, 4, 8)]
+        found += [[(context, size)] for size in chunks[5::4] for context in contexts[2:] if context + size <= longest]
+        found += [[(0, size)] * count for size in chunks[3:12:4] for count in (2, 3, 5)]
         found += [
             [(context, 1)] * count + [(0, size)] * prompts
-            for count in counts[3::4]
-            for size, prompts in [(size, 1) for size in chunks[2::2]] + [(size, 3) for size in chunks[3:5]]
-            for context in contexts[1:3]
+            for count, sizes in zip(counts[2::3], itertools.cycle((chunks[1::4], chunks[2::4], chunks[3::4])))
+            for size, prompts in [(size, 1) for size in sizes] + [(sizes[0], 3)]
+            for context in contexts[1:2]
         ]
         return [rows for rows in found if self.fits(rows)]
 
