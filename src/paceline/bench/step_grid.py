@@ -16,8 +16,8 @@ Rows = list[tuple[int, int]]
 
 _FIRST_TOKEN = 100  # ids below are often special
 _GREEDY = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-# Kernels work on so many rows at a time: sizes between the round ones tell what a step takes on average, and small ones,
-# which a load meets most, are all there.
+# Kernels favour round sizes: those between tell what a step takes on average. The small ones, which a load meets most,
+# are all there.
 _COUNTS = (*range(1, 17), 18, 21, 24, 28, 32, 37, 43, 49, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 _CONTEXTS = (16, 64, 256, 1024, 4096)
 _CHUNKS = (2, 4, 7, 10, 15, 20, 27, 35, 47, 62, 83, 110, 145, 192, 256, 400, 512, 790, 1024, 2048, 4096)
