@@ -120,13 +120,22 @@ def test_attention_over_8_bits_is_the_references_over_the_same_rounded_numbers(k
     compare_with_the_reference(kernels, dtype, step, torch.int8)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kv_dtype", [None, torch.int8], ids=str)
+def test_attention_follows_scores_that_grow_from_chunk_to_chunk(kernels, dtype, kv_dtype):
+    compare_with_the_reference(
+        kernels, dtype, ([0, 290, 600], [400, 20, 1], 16, 2, 3, 64, 64, None, None), kv_dtype, 12.0
+    )
+
+
 def rounded_to_8_bits(numbers: torch.Tensor) -> torch.Tensor:
     """As K/V in int8 hold them: [tokens, heads, size], a scale by token and head."""
     most = numbers.float().abs().amax(-1, keepdim=True)
     return ((numbers.double() * (127 / most).double()).round() * (most / 127)).float()
 
 
-def compare_with_the_reference(kernels, dtype, step, kv_dtype):
+def compare_with_the_reference(kernels, dtype, step, kv_dtype, growth=1.0):
+    """`growth`: how much larger the last key of a step is than the first."""
     starts, counts, size, kv_heads, shared, key_size, value_size, window, softcap = step
     starts, counts = np.array(starts, np.int32), np.array(counts, np.int32)
     per_row = -(-(starts + counts) // size)
@@ -150,6 +159,7 @@ def compare_with_the_reference(kernels, dtype, step, kv_dtype):
         tokens = int(counts.sum())
         query = draw(tokens, kv_heads * shared, key_size)
         key, value = draw(tokens, kv_heads, key_size), draw(tokens, kv_heads, value_size)
+        key *= torch.linspace(1, growth, tokens).to(dtype)[:, None, None]
         metadata = build_metadata(starts, counts, table[rows], size, CPU)
         options = {"scale": key_size**-0.5, "window": window, "softcap": softcap}
         kept = [part.float() if kv_dtype is None else rounded_to_8_bits(part) for part in (key, value)]
@@ -260,3 +270,25 @@ def test_a_decoder_gives_the_same_tokens_with_kernels_and_without(tmp_path):
         generated.append([batch.generated(row) for row in range(3)])
     assert all(tokens == generated[0] for tokens in generated)
     assert any(line == f"kernels {kernels}" for line in executor.description)
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_a_large_decode_step_gives_every_row_what_a_small_one_does(tmp_path, kv_cache_dtype):
+    directory = save(random_model(CONFIGS["qwen3"]()), tmp_path)
+    config = ExecutorConfig(
+        str(directory), dtype="bfloat16", device="cpu", num_blocks=400, max_num_seqs=40, kv_cache_dtype=kv_cache_dtype
+    )
+    prompts = [np.random.default_rng(n).integers(3, 97, 1 + 3 * n).tolist() for n in range(40)]
+    generated = []
+    for together in (40, 8):
+        executor = ModelExecutor(config)
+        batch = PlanBatch(prompts, num_blocks=400, max_model_len=160)
+        for row, prompt in enumerate(prompts):
+            plan = batch.plan({row: len(prompt)})
+            batch.complete(plan, executor.execute(plan).tokens)
+        for _ in range(4):
+            for first in range(0, 40, together):
+                plan = batch.plan(dict.fromkeys(range(first, first + together), 1))
+                batch.complete(plan, executor.execute(plan).tokens)
+        generated.append([batch.generated(row) for row in range(40)])
+    assert generated[0] == generated[1]

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention.h"
+#include "product.h"
 
 namespace paceline {
 

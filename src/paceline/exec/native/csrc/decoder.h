@@ -3,6 +3,8 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "product.h"
+#include "read_ahead.h"
 
 namespace paceline {
 
@@ -51,6 +53,7 @@ struct Step {
 struct Workspace {
   Team team;
   Tasks tasks;
+  ReadAhead read_ahead;
   std::vector<char> memory;
 
   char* take(size_t bytes) {
@@ -64,6 +67,8 @@ constexpr int kSomeTokens = 8;   // tokens of one part of the work between two p
 constexpr int kMoreTokens = 32;  // where K/V are written, if there are many: neighbours share the lines of a block, which two
                                  // threads would take from each other
 
+constexpr int kMostPlaces = 2048;  // of a part: 14,336 inputs and 96 rows take 1,792
+
 inline size_t padded(int size) { return (size_t(size) + 31) / 32 * 32; }
 
 // `KV`: what keys and values are in: Format, or Eight<Format>.
@@ -74,7 +79,8 @@ class Pass {
 
  public:
   Pass(const Decoder& decoder, const Step& step, Workspace& workspace)
-      : d_(decoder), step_(step), tasks_(workspace.tasks), tokens_(step.places.tokens) {
+      : d_(decoder), step_(step), tasks_(workspace.tasks), read_ahead_(workspace.read_ahead),
+        tokens_(step.places.tokens) {
     const size_t tokens = size_t(tokens_);
     queries_ = size_t(d_.heads) * d_.head_size;
     qkv_width_ = padded(int(queries_) + 2 * d_.kv_heads * d_.head_size);
@@ -95,6 +101,10 @@ class Pass {
     query_ = reinterpret_cast<Activation*>(attended_ + tokens * query_width_);
     rounded_ = reinterpret_cast<Rounded*>(query_ + tokens * query_width_);
     plan_tasks(tasks_, step.places, d_.kv_heads, d_.heads / d_.kv_heads, d_.value_stride);
+    // K/V of a layer are read ahead during gate_up, down and qkv, unless these wait for memory themselves.
+    const DecoderLayer& layer = d_.layer[0];
+    const size_t all = tokens_ > 2 * kRows ? places_of(layer.gate_up) + places_of(layer.down) + places_of(layer.qkv) : 0;
+    read_ahead_.plan<KV>(cache_of(layer), step.places, tasks_, all);
   }
 
   void operator()(Team& team) {
@@ -105,12 +115,13 @@ class Pass {
     });
     for (int index = 0; index < d_.layers; ++index) {
       const DecoderLayer& layer = d_.layer[index];
-      const Cache cache{layer.keys, layer.values, d_.kv_heads, d_.head_size, d_.head_size, d_.value_stride,
-                        d_.kv_eight};
+      const DecoderLayer* later = index + 1 < d_.layers ? &layer + 1 : nullptr;
+      const Cache cache = cache_of(layer);
+      const size_t during_down = places_of(layer.gate_up), during_qkv = during_down + places_of(layer.down);
       norm_all(team, phase, layer.input_norm, layer.qkv);
       project(team, phase, layer.qkv, normed_, hidden_width_, nullptr, [&](int token, int column, const float* piece) {
         copy(qkv_ + token * qkv_width_ + column, piece);
-      });
+      }, &layer, during_qkv);
       rotate_all(team, phase, layer, cache);
       attend_all(team, phase, layer, cache);
       round_all(team, phase, layer.output, attended_, query_width_);
@@ -124,12 +135,12 @@ class Pass {
           const Floats gate = activate(d_.activation, load<Floats>(piece + i));
           put(inner_, token * inner_width_ + column / 2 + i, gate * load<Floats>(piece + kPanel + i), wide);
         }
-      });
+      }, later, 0);
       round_all(team, phase, layer.down, inner_, inner_width_);
-      const Linear* next = index + 1 < d_.layers ? &d_.layer[index + 1].qkv : nullptr;
+      const Linear* next = later == nullptr ? nullptr : &later->qkv;
       project(team, phase, layer.down, inner_, inner_width_, next, [&](int token, int column, const float* piece) {
         add(residual_ + token * hidden_width_ + column, piece);
-      });
+      }, later, during_down);
     }
     between(team, phase, [&](int token) {
       norm_activations<Format>(residual_ + token * hidden_width_, d_.norm, d_.hidden, d_.epsilon,
@@ -168,13 +179,29 @@ class Pass {
     between(team, phase, [&](int token) { round_row(from + token * width, map.inputs, rounded_ + token, size_t(tokens_)); });
   }
 
-  // `next`: the map whose weights are wanted after this one's, or null.
+  Cache cache_of(const DecoderLayer& layer) const {
+    return {layer.keys, layer.values, d_.kv_heads, d_.head_size, d_.head_size, d_.value_stride, d_.kv_eight};
+  }
+
+  // During how many pieces' time a map is multiplied: one part of it, and the whole.
+  int places_of_part(const Linear& map) const { return pieces_of<Format>(map, std::min(tokens_, kBlockRows)); }
+  size_t places_of(const Linear& map) const { return size_t(places_of_part(map)) * parts_of(map, tokens_); }
+
+  // `next`: the map whose weights are wanted after this one's, or null. `later`: the layer whose K/V are read ahead, or null,
+  // those at `place` and after it.
   template <class Take>
   void project(Team& team, int& phase, const Linear& map, const float* from, size_t width, const Linear* next,
-               Take take) {
+               Take take, const DecoderLayer* later = nullptr, size_t place = 0) {
     const Left<Format> left{reinterpret_cast<const Activation*>(from), width, rounded_, tokens_};
+    const int places = later == nullptr || read_ahead_.empty() ? 0 : places_of_part(map);
     team.share(phase++, parts_of(map, tokens_), [&](int part) {
-      linear_part<Format>(map, left, part, after<Format>(map, tokens_, part, team.threads(), next), take);
+      Wanted wanted{after<Format>(map, tokens_, part, team.threads(), next)};
+      const char* pieces[kMostPlaces];
+      if (places > 0 && places <= kMostPlaces) {
+        read_ahead_.fill(cache_of(*later), place + size_t(part) * places, places, pieces);
+        wanted.pieces = pieces;
+      }
+      linear_part<Format>(map, left, part, wanted, take);
     });
   }
 
@@ -279,6 +306,7 @@ class Pass {
   const Decoder& d_;
   const Step& step_;
   Tasks& tasks_;
+  ReadAhead& read_ahead_;
   const int tokens_;
   size_t queries_, qkv_width_, hidden_width_, inner_width_, query_width_;
   float *residual_, *qkv_, *angles_;

@@ -58,7 +58,7 @@ void multiply_all(Workspace& own, const Linear& map, const typename Format::Acti
       });
     }
     team.share(1, parts_of(map, rows), [&](int part) {
-      linear_part<Format>(map, left, part, after<Format>(map, rows, part, threads, nullptr), take);
+      linear_part<Format>(map, left, part, {after<Format>(map, rows, part, threads, nullptr)}, take);
     });
   });
 }

@@ -7,7 +7,7 @@
 // In 8 bits (Eight<Format>) a block of keys, or values, is followed by the 16 scales of its tokens, float32; see Traits.
 #pragma once
 
-#include "product.h"
+#include "multiply.h"
 
 namespace paceline {
 

@@ -1,113 +1,16 @@
-// Products of activations with panels, and the linear maps of a model built on them.
-//
-// Every output is summed over k in one chain from the first to the last, whatever the number of rows: a row's result
-// does not depend on which other rows share its step.
+// The linear maps of a model: products with packed weights, part by part.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-
-#include "formats.h"
+#include "multiply.h"
 #include "quantised.h"
 #include "team.h"
 
 namespace paceline {
 
-// Rows and panels of one register block.
-#if defined(__AVX512F__)
-constexpr int kRows = 12, kPanels = 2;
-constexpr int kFewRows = 5, kMorePanels = 4;  // few rows take more panels: a weight that is loaded once per row costs as much
-                                              // as its product
-#elif defined(__AVX2__) || defined(__aarch64__)
-constexpr int kRows = 6, kPanels = 1;
-constexpr int kFewRows = 3, kMorePanels = 2;
-#else
-constexpr int kRows = 3, kPanels = 1;
-constexpr int kFewRows = 3, kMorePanels = 1;
-#endif
 constexpr int kGroup = 2;            // panels of one part of a linear map
 constexpr int kGroupColumns = kGroup * kPanel;
 constexpr int kBlockRows = 96;       // rows of one part; with 1,536 inputs they stay in a second-level cache
 constexpr int kTileInputs = 1024;    // inputs of a panel that are widened at once; two panels take 128 KiB
-
-constexpr size_t kLine = 64;         // bytes
-
-// Memory that is wanted next, fetched in step with a product, a little at a time, so that the product need not wait.
-struct Ahead {
-  const char* at[kMorePanels];  // each panel's turn fetches at its own place
-  size_t pace = 0;              // bytes from step to step
-
-  Ahead() {
-    alignas(64) static const char nothing[kLine] = {};  // an address that leads nowhere would be looked up in vain
-    std::fill(at, at + kMorePanels, nothing);
-  }
-
-  // `bytes` from `from` on, during so many steps of so many panels. What is more than a line a turn is left out.
-  static Ahead region(const char* from, size_t bytes, int panels, int steps) {
-    Ahead ahead;
-    if (from == nullptr) return ahead;
-    const size_t each = bytes / size_t(panels);
-    for (int p = 0; p < panels; ++p) ahead.at[p] = from + size_t(p) * each;
-    ahead.pace = std::min(kLine, (each + size_t(steps) - 1) / size_t(steps));
-    return ahead;
-  }
-};
-
-// c[r][p * 16 ..] = sum over steps of a[r] times panel b[p]; `stride` is the distance of a panel's rows. kMore: added
-// to what is there.
-template <class Format, int ROWS, int PANELS, bool kMore = false>
-inline void multiply(const typename Format::Activation* a, size_t a_stride, const typename Format::Stored* const* b,
-                     size_t stride, int steps, float* c, size_t c_stride, const Ahead& ahead = {}) {
-  constexpr int kAcross = PANELS * kVectors, kPer = kLanes * Format::kStep;
-  typedef typename Format::Sum Sum;
-  Sum sums[ROWS][kAcross] = {};
-  if constexpr (kMore) {
-    for (int r = 0; r < ROWS; ++r) {
-      for (int j = 0; j < kAcross; ++j) sums[r][j] = load<Sum>(c + r * c_stride + j * kLanes);
-    }
-  }
-  const typename Format::Stored* at[PANELS];
-  for (int p = 0; p < PANELS; ++p) at[p] = b[p];
-  size_t fetched = 0;
-  for (int step = 0; step < steps; ++step, a += Format::kStep, fetched += ahead.pace) {
-    typename Format::Raw raw[kAcross];
-#pragma GCC unroll 8
-    for (int p = 0; p < PANELS; ++p) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) raw[p * kVectors + v] = Format::raw(at[p] + v * kPer);
-      __builtin_prefetch(ahead.at[p] + fetched, 0, 2);
-      at[p] += stride;
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r) {
-      const typename Format::Spread spread = Format::spread(a + r * a_stride);
-#pragma GCC unroll 8
-      for (int j = 0; j < kAcross; ++j) sums[r][j] = Format::multiply_add(sums[r][j], spread, raw[j]);
-    }
-  }
-  for (int r = 0; r < ROWS; ++r) {
-    for (int j = 0; j < kAcross; ++j) store(c + r * c_stride + j * kLanes, sums[r][j]);
-  }
-}
-
-// The same for 1 <= rows <= kRows known at run time.
-template <class Format, int PANELS, bool kMore = false, int ROWS = kRows>
-inline void multiply_rows(int rows, const typename Format::Activation* a, size_t a_stride,
-                          const typename Format::Stored* const* b, size_t stride, int steps, float* c,
-                          size_t c_stride, const Ahead& ahead = {}) {
-  if constexpr (ROWS > 1) {
-    if (rows < ROWS) {
-      return multiply_rows<Format, PANELS, kMore, ROWS - 1>(rows, a, a_stride, b, stride, steps, c, c_stride, ahead);
-    }
-  }
-  multiply<Format, ROWS, PANELS, kMore>(a, a_stride, b, stride, steps, c, c_stride, ahead);
-}
-
-// Splits `rows` into blocks of at most kRows, as even as can be: a block of few rows wastes the machine's latency.
-inline int even_block(int rows) {
-  const int blocks = (rows + kRows - 1) / kRows;
-  return (rows + blocks - 1) / blocks;
-}
 
 struct Linear {
   const void* panels;  // [outputs / 16][inputs / step][16][step]; outputs padded to 32
@@ -143,6 +46,19 @@ struct Region {
   size_t bytes;
 };
 
+// What is fetched during one part of a map.
+struct Wanted {
+  Region weights = {nullptr, 0};
+  const char* const* pieces = nullptr;  // pieces_of(map, rows) of them; see Ahead
+};
+
+// How many pieces can be fetched during one part of a map.
+template <class Format>
+inline int pieces_of(const Linear& map, int rows) {
+  const int height = even_block(rows), calls = (rows + height - 1) / height * (kGroup / kPanels);
+  return calls * ((map.inputs / Format::kStep + kPieceLines - 1) / kPieceLines);
+}
+
 // The weights of a part of a map.
 template <class Format>
 inline Region weights_of(const Linear& map, int part) {
@@ -154,22 +70,23 @@ inline Region weights_of(const Linear& map, int part) {
 // `count` rows from `row` on times the panels of a group: sums [count, 32].
 template <class Format>
 inline void multiply_plain(const Linear& map, const Left<Format>& left, int row, int count, int group, float* sums,
-                           Region ahead) {
-  constexpr size_t kStride = kPanel * Format::kStep;
+                           const Wanted& wanted) {
+  constexpr int kStride = kPanel * Format::kStep;
   const int steps = map.inputs / Format::kStep, height = even_block(count);
   const size_t panel = size_t(steps) * kStride;
-  const int calls = (count + height - 1) / height * (kGroup / kPanels);
+  const int calls = (count + height - 1) / height * (kGroup / kPanels), pieces = pieces_of<Format>(map, count) / calls;
+  const Region next{wanted.weights.at, wanted.weights.bytes / size_t(calls)};
   const typename Format::Stored* weights =
       static_cast<const typename Format::Stored*>(map.panels) + size_t(group) * kGroup * panel;
   for (int first = 0, call = 0; first < count; first += height) {
     for (int p = 0; p < kGroup; p += kPanels, ++call) {
       const typename Format::Stored* panels[kPanels];
       for (int i = 0; i < kPanels; ++i) panels[i] = weights + size_t(p + i) * panel;
+      Ahead ahead = Ahead::region(next.at == nullptr ? nullptr : next.at + next.bytes * size_t(call), next.bytes, kPanels, steps);
+      if (wanted.pieces != nullptr) ahead.pieces = wanted.pieces + call * pieces;
       multiply_rows<Format, kPanels>(std::min(height, count - first), left.numbers + size_t(row + first) * left.stride,
-                                     left.stride, panels, kStride, steps,
-                                     sums + first * kGroupColumns + p * kPanel, kGroupColumns,
-                                     Ahead::region(ahead.at == nullptr ? nullptr : ahead.at + ahead.bytes / calls * call,
-                                                   ahead.bytes / calls, kPanels, steps));
+                                     left.stride, panels, Number<kStride>(), steps,
+                                     sums + first * kGroupColumns + p * kPanel, Number<kGroupColumns>(), ahead);
     }
   }
 }
@@ -190,8 +107,10 @@ inline void multiply_widened(const Linear& map, const Left<Format>& left, int ro
         const float* panels[kPanels];
         for (int i = 0; i < kPanels; ++i) panels[i] = tiles[p + i];
         float* to = sums + first * kGroupColumns + p * kPanel;
-        if (k == 0) multiply_rows<Float32, kPanels>(rows, a, left.stride, panels, kPanel, some, to, kGroupColumns);
-        else multiply_rows<Float32, kPanels, true>(rows, a, left.stride, panels, kPanel, some, to, kGroupColumns);
+        const Number<kPanel> stride;
+        const Number<kGroupColumns> across;
+        if (k == 0) multiply_rows<Float32, kPanels>(rows, a, left.stride, panels, stride, some, to, across);
+        else multiply_rows<Float32, kPanels, true>(rows, a, left.stride, panels, stride, some, to, across);
       }
     }
   }
@@ -212,13 +131,13 @@ inline void multiply_in_8_bits(const Linear& map, const Left<Format>& left, int 
 }
 
 // One part of the left side times the map. `take(row, column, float[32])` gets each finished piece of a row, with
-// its bias; columns past `outputs` are zero. `ahead`: what this thread will want next.
+// its bias; columns past `outputs` are zero. `wanted`: what is fetched meanwhile, of plain weights only.
 template <class Format, class Take>
-inline void linear_part(const Linear& map, const Left<Format>& left, int part, Region ahead, Take take) {
+inline void linear_part(const Linear& map, const Left<Format>& left, int part, const Wanted& wanted, Take take) {
   const int groups = groups_of(map), group = part % groups, first = part / groups * kBlockRows;
   const int count = std::min(left.rows - first, kBlockRows), column = group * kGroupColumns;
   alignas(64) float sums[kBlockRows * kGroupColumns];
-  if (map.quantised == nullptr) multiply_plain(map, left, first, count, group, sums, ahead);
+  if (map.quantised == nullptr) multiply_plain(map, left, first, count, group, sums, wanted);
   else if constexpr (Format::kRounds) multiply_in_8_bits(map, left, first, count, group, sums);
   else multiply_widened(map, left, first, count, group, sums);
   for (int r = 0; r < count; ++r) {

@@ -117,6 +117,49 @@ __attribute__((always_inline)) inline Floats exponential(Floats x) {
   return tiny ? Floats{} : p;
 }
 
+// 2^x of x < 128, to about 1e-7, or 1e-4 unless EXACT; 0 where x is -inf or far below -126. NaN stays NaN.
+template <bool EXACT>
+__attribute__((always_inline)) inline Floats power_of_two(Floats x) {
+  // x = n + r with a whole n and |r| <= 1/2; 2^r by the polynomial of least relative error.
+#if defined(__AVX512F__)
+  const Floats n = (Floats)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+  const Floats r = x - n;
+#else
+  x = x < splat(-126.0f) ? splat(-127.0f) : x;
+  const Floats magic = splat(12582912.0f + 127.0f), shifted = x + magic;  // 1.5 * 2^23: the lowest bits are n + 127
+  const Floats r = x - (shifted - magic);
+#endif
+  Floats p;
+  if constexpr (EXACT) {
+    p = splat(1.5345812e-4f);
+    p = p * r + 1.3399931e-3f;
+    p = p * r + 9.6184890e-3f;
+    p = p * r + 5.5503288e-2f;
+    p = p * r + 2.4022647e-1f;
+    p = p * r + 6.9314721e-1f;
+    p = p * r + 1.0f;
+  } else {
+    p = splat(5.5171669e-2f);
+    p = p * r + 2.4261112e-1f;
+    p = p * r + 6.9326099e-1f;
+    p = p * r + 9.9992807e-1f;
+  }
+#if defined(__AVX512F__)
+  return (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);  // 0 where n is -inf, although r and p are NaN then
+#else
+  return p * as_floats(as_ints(shifted) << 23);
+#endif
+}
+
+// Whether any lane is above `bound`; NaN is not.
+inline bool any_above(Floats vector, float bound) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)vector, _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
+#else
+  return largest(vector) > bound;
+#endif
+}
+
 inline Floats hyperbolic_tangent(Floats x) {
   // 1 - 2 / (e^2x + 1), with small arguments by their series, where that would cancel.
   const Floats square = x * x;
