@@ -34,7 +34,7 @@ class DeploymentFlags:
     weights: Annotated[str, flag("bf16, fp16, fp8, int8, int4 or fp4."), OneOf(*WEIGHT_BYTES)] = "bf16"
     kv_dtype: Annotated[str, flag("bf16, fp16 or fp8."), OneOf("bf16", "fp16", "fp8")] = "bf16"
     price: Annotated[float | None, flag("Of a device, $/h; default: a round figure."), Span(0, 10**6)] = None
-    engine: Annotated[str, flag("Whose step times: vllm, trtllm or roofline.")] = "vllm"
+    engine: Annotated[str, flag("Whose step times: vllm, trtllm, roofline, or a file of `paceline fit`.")] = "vllm"
     kv_tokens: Annotated[int | None, flag("KV capacity of a replica as a real engine reports it."), Span(1, 2**28)] = (
         None
     )
