@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 import sys
 import time
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 from paceline.bench.bystanders import MOST, Bystanders, Patience, Quiet
+from paceline.bench.client import Reply
 from paceline.bench.profile import FittedTimer, StepTimer, measure
-from paceline.bench.serving_cost import Visit, Wave, fit_serving, serving_cost, visits_seen
+from paceline.bench.serving_cost import Visit, Wave, fit_serving, serving_cost, together, visits_seen
 from paceline.bench.step_grid import Grid
 from paceline.cli.app import run
 from paceline.core.plan import StepPlan, StepResult
@@ -123,6 +125,19 @@ def test_what_a_request_costs_shows_in_the_streams_beside_it() -> None:
     assert found.entry_seconds + found.exit_seconds == pytest.approx(0.004)
     late = visits_seen(tokens + 0.001, [(0.0, 0.011), (ends[-1] - 0.01, ends[-1] + 0.001)], 0.005)
     assert late == []
+
+
+def test_a_step_is_told_from_when_all_decode_together() -> None:
+    """Eight come one a step, each beside more rows than the one before, and end so."""
+    rows = [min(step + 1, 8, 38 - step) for step in range(38)]  # of each step
+    ends = np.cumsum([0.01 + 0.001 * count for count in rows])
+    replies = [
+        Reply(0.0, ends[i], ends[i + 30], output_tokens=31, gaps=list(np.diff(ends[i : i + 31]))) for i in range(8)
+    ]
+    assert together(replies) == pytest.approx(0.018)
+    merged = replace(replies[0], gaps=[float(sum(pair)) for pair in np.array(replies[0].gaps).reshape(-1, 2)])
+    assert together([merged, *replies[1:]]) == pytest.approx(0.018, rel=0.01)
+    assert math.isnan(together([replies[0], Reply(0.0, 9.0, 9.5, output_tokens=2, gaps=[0.5])]))
 
 
 def test_waves_go_through_a_real_server(live: LiveServer) -> None:

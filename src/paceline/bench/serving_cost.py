@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ _ALONE = 12  # such prompts
 _STREAMS = 4  # that decode while others come and go
 _STREAMED = 160  # tokens of each
 _APART = (3.0, 7.0)  # steps between those that come
+_SAME = 2e-3  # seconds within which tokens of one step come to their clients
 _STALL = 1.6  # times what is usual, from which on a step was held up by something else
 
 
@@ -122,7 +124,8 @@ async def _round(
         before = alone(size, PROMPT + TOKENS // 2, 0)
         served = await _wave(session, target, size, f"{number} {size}")
         after = alone(size, PROMPT + TOKENS // 2, 0)
-        found.waves.append(Wave(size, served, (before + after) / 2))
+        if not math.isnan(served):
+            found.waves.append(Wave(size, served, (before + after) / 2))
     if beside:
         found.visits += await _visits(session, target, number, alone)
     else:
@@ -165,11 +168,21 @@ def fit_serving(
 async def _wave(session: aiohttp.ClientSession, target: Target, size: int, name: str) -> float:
     """Seconds of a step with so many rows, as their clients see it."""
     replies = await asyncio.gather(*(_ask(session, target, f"{name} {i}", PROMPT, TOKENS) for i in range(size)))
-    # Requests arrive one after the other, over a few steps: those that came last decoded with all the others beside
-    # them and with nobody's prompt in between.
-    replies.sort(key=lambda reply: reply.first)
-    late = replies[-max(size // 4, 1) :]
-    return float(np.mean([(reply.last - reply.first) / (reply.output_tokens - 1) for reply in late]))
+    return together(replies)
+
+
+def together(replies: Sequence[Reply]) -> float:
+    """Seconds a token while all of them decode and nobody's prompt is in between: they arrive one after the other, over
+    a few steps, and end so. NaN where they never were together."""
+    begin, end = max(reply.first for reply in replies), min(reply.last for reply in replies)
+    took = []
+    for reply in replies:
+        there = reply.first + np.cumsum([0.0, *reply.gaps])
+        inside = there[(there >= begin - _SAME) & (there <= end + _SAME)]
+        if inside.size > 1:
+            tokens = (inside.size - 1) * reply.output_tokens / there.size  # several may come in one piece
+            took.append((inside[-1] - inside[0]) / tokens)
+    return float(np.mean(took)) if took else math.nan
 
 
 async def _alone(session: aiohttp.ClientSession, target: Target, number: int, alone: Alone) -> list[float]:
