@@ -48,6 +48,8 @@ def said(capsys: pytest.CaptureFixture[str], line: str) -> str:
         ("simulate --arrivals constant --burstiness 4", "--burstiness", "--arrivals constant"),
         ("simulate --request-rate inf --burstiness 4", "--burstiness", "--request-rate inf"),
         ("simulate --prefixes 4", "--prefixes", "without --prefix-len"),
+        (f"simulate {TRACE} --dataset-name random", "--trace", "made up"),
+        ("simulate --dataset-name sharegpt", "--trace-format", "without --trace"),
         ("simulate --think-time 4", "--think-time", "without --turns"),
         ("simulate --router prefix", "--router", "without --replicas"),
         ("simulate --price 2", "--price", "paceline plan"),
@@ -120,7 +122,13 @@ def test_token_ids_have_no_range_where_prompts_are_text(capsys: pytest.CaptureFi
 
 def test_neutral_values_and_defaults_are_in_nobodys_way(capsys: pytest.CaptureFixture[str]) -> None:
     few = "simulate --num-prompts 5 --output-len 2"
-    for more in ("--replicas 1 --router prefix", "--prefix-len 0 --prefixes 3", "--turns 1 --think-time 3"):
+    for more in (
+        "--replicas 1 --router prefix",
+        "--prefix-len 0 --prefixes 3",
+        "--turns 1 --think-time 3",
+        "--request-rate inf --burstiness 1.0",
+        "--dataset-name random --random-input-len 8",
+    ):
         assert run(f"{few} {more}".split()) == 0
     assert run(f"simulate {TRACE} --num-prompts 20 --time-scale 0.5 --seed 3".split()) == 0
     assert "trace timestamps, time x 0.5" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.cli.idle_flags import Idle, Test
+from paceline.cli.workload_flags import RANDOM
 
 
 def _one_of(*values: object) -> Test:
@@ -26,7 +27,8 @@ _OF_TRACES = "trace_format time_scale spread_ticks block_size bad_rows trace_sta
 _TIMES = "arrivals request_rate burstiness ramp time_scale spread_ticks"
 
 TRAFFIC = (
-    Idle(_OF_TRACES, ": it says how a trace is read", without="trace"),
+    Idle(_OF_TRACES, ": it says how a trace is read", without="trace", neutral=(RANDOM, 1.0)),
+    Idle("trace", ", whose requests are made up", when=("trace_format", _one_of(RANDOM))),
     Idle(
         _MADE_UP,
         ": its requests have lengths and contents of their own (--scale-lengths, --max-tokens and --num-prompts "
@@ -42,8 +44,14 @@ TRAFFIC = (
         "burstiness",
         ": it is of gamma gaps and of ramps",
         when=("arrivals", _one_of("poisson", "constant", "trace")),
+        neutral=(1.0,),
     ),
-    Idle("burstiness arrivals time_scale spread_ticks", ": all requests come at once", when=("request_rate", _at_once)),
+    Idle(
+        "burstiness arrivals time_scale spread_ticks",
+        ": all requests come at once",
+        when=("request_rate", _at_once),
+        neutral=(1.0,),
+    ),
     Idle(
         "time_scale spread_ticks",
         ", which leaves a trace's times aside",

@@ -17,6 +17,7 @@ from paceline.workload.synthetic import SHORT_MEDIUM_LONG, Kind, Lengths, Synthe
 from paceline.workload.trace_rows import MOST_TOKENS as MOST_CONVERSATION  # of its last prompt
 from paceline.workload.traces import FORMATS, ReadOptions, read
 
+RANDOM = "random"  # vLLM's name for requests that are made up
 ARRIVALS = ("auto", "poisson", "gamma", "constant", "ramp", "trace")
 MOST_REQUESTS = 10**7
 MOST_TOKENS = 2**20  # of a prompt that is made up, or of an answer
@@ -33,14 +34,22 @@ class WorkloadFlags:
     ] = None
     trace_format: Annotated[
         str,
-        flag("auto, csv, azure, burstgpt, mooncake, timed_trace, bailian, servegen or sharegpt.", "--trace-format"),
-        OneOf("auto", *FORMATS),
+        flag(
+            "auto, csv, azure, burstgpt, mooncake, timed_trace, bailian, servegen or sharegpt; random: no trace.",
+            "--trace-format",
+            "--dataset-name",
+        ),
+        OneOf("auto", RANDOM, *FORMATS),
     ] = "auto"
     num_prompts: Annotated[int | None, flag("Requests; default: 64, or the whole trace."), Span(1, MOST_REQUESTS)] = (
         None
     )
-    input_len: Annotated[int, flag("Prompt tokens of generated requests."), Span(1, MOST_TOKENS)] = 128
-    output_len: Annotated[int, flag("Tokens to generate for each."), Span(1, MOST_TOKENS)] = 64
+    input_len: Annotated[
+        int, flag("Prompt tokens of generated requests.", "--input-len", "--random-input-len"), Span(1, MOST_TOKENS)
+    ] = 128
+    output_len: Annotated[
+        int, flag("Tokens to generate for each.", "--output-len", "--random-output-len"), Span(1, MOST_TOKENS)
+    ] = 64
     random_range_ratio: Annotated[float, flag("Spread of both lengths: 0.5 means 50 to 150 %."), Span(0, below=1)] = 0.0
     mix: Annotated[
         str | None,
