@@ -6,8 +6,9 @@
     python benchmarks/fidelity.py --resume DIR                 # what is missing, then the table
 
 The parts: `profile` is `paceline profile`; `30`, `60` and `85` send that share of the simulated capacity as Poisson
-arrivals of mixed lengths to a `paceline serve` of its own, by a real client on the same machine. The simulator gets the
-profile, and the same arrivals and lengths; nothing is fitted to the loads.
+arrivals of mixed lengths to a `paceline serve` of its own, by a real client on the same machine; `profile-after` is
+`paceline profile` once more, since a shared machine does not keep one speed for a quarter of an hour. The simulator
+gets the mean of the two, and the same arrivals and lengths; nothing is fitted to the loads.
 
 The engine has all cores but one, which is left to the server that streams its tokens and to the client (`--threads`).
 Where the engine has every core, each moment of theirs holds up all threads of a step, and a profile taken at another
@@ -28,8 +29,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,8 @@ from paceline.workload.records import Outcome
 from paceline.workload.requests import Workload
 from paceline.workload.synthetic import Kind, Lengths, Synthetic
 
-PARTS = ("profile", "30", "60", "85")
+PROFILES = ("profile", "profile-after")
+PARTS = ("profile", "30", "60", "85", "profile-after")
 BOUNDS = {"mean": 0.05, "p50": 0.10, "p99": 0.10}
 METRICS = ("ttft", "tpot", "e2e")
 QUEUE = 1500  # requests that are given at once to see how many a second can be done
@@ -83,11 +86,11 @@ def main() -> None:
     folder = given.resume or Path(tempfile.mkdtemp(prefix="fidelity-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"results are kept in {folder}")
-    parts = [given.part] if given.part else ["profile", *given.loads.split(",")]
+    parts = [given.part] if given.part else [PROFILES[0], *given.loads.split(","), PROFILES[1]]
     for part in parts if not given.table else []:
         if given.part or not (folder / f"{part}.json").exists():
             print(f"-- {part}", flush=True)
-            take_profile(given, folder) if part == "profile" else Loads(given, folder, part).run()
+            take_profile(given, folder / f"{part}.json") if part in PROFILES else Loads(given, folder, part).run()
     if given.table or not given.part:
         sys.exit(print_table(given, folder))
 
@@ -99,9 +102,34 @@ def flags(given: argparse.Namespace) -> list[str]:
     return [text for name, value in found.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def take_profile(given: argparse.Namespace, folder: Path) -> None:
-    command = [sys.executable, "-m", "paceline", "profile", given.model, "--output", str(folder / "profile.json")]
+def take_profile(given: argparse.Namespace, path: Path) -> None:
+    command = [sys.executable, "-m", "paceline", "profile", given.model, "--output", str(path)]
     subprocess.run([*command, "--seconds", str(given.profile_seconds), *flags(given)], check=True)
+
+
+def mean_of(profiles: Sequence[Profile]) -> Profile:
+    """Of profiles with the same settings: the mean of each of their numbers."""
+
+    def mean(of: Callable[[Any], float]) -> float:
+        return float(np.mean([of(each) for each in profiles]))
+
+    first = profiles[0]
+    means: dict[str, Any] = {
+        name: mean(attrgetter(name)) for name in ("per_sample", "per_pair", "per_context", "left_out_error")
+    }
+    found = replace(
+        first,
+        knots=[
+            (tokens, float(np.mean([each.knots[index][1] for each in profiles])))
+            for index, (tokens, _) in enumerate(first.knots)
+        ],
+        **means,
+    )
+    if first.serving is None:
+        return found
+    served = ("per_step", "per_row", "per_request", "entry_seconds", "exit_seconds")
+    means = {name: mean(attrgetter(f"serving.{name}")) for name in served}
+    return replace(found, serving=replace(first.serving, **means))
 
 
 def spec_of(given: argparse.Namespace, known: Profile) -> ReplicaSpec:
@@ -238,11 +266,14 @@ def figures_of(done: Sequence[Run]) -> Figures:
 
 def print_table(given: argparse.Namespace, folder: Path) -> int:
     """Measured beside simulated. Status 1: something is outside its bound."""
-    known = Profile.read(folder / "profile.json")
+    paths = [path for name in PROFILES if (path := folder / f"{name}.json").exists()]
+    profiles = [Profile.read(path) for path in paths]
+    known = mean_of(profiles)
     print(f"\n{known.model} ({known.dtype}) on {known.hardware}, {given.threads} thread(s) for the engine")
-    print(f"profile: {known.shapes} shapes, {known.left_out_error:.1%} on shapes left out", end="")
-    print(f"; {known.facts.get('quiet', '')}")
-    print(f"capacity by simulation: {capacity(spec_of(given, known)):.2f} requests/s\n")
+    for path, each in zip(paths, profiles, strict=True):
+        print(f"{path.stem}: {each.shapes} shapes, {each.left_out_error:.1%} on shapes left out", end="")
+        print(f"; {each.facts.get('quiet', '')}; capacity {capacity(spec_of(given, each)):.2f} requests/s")
+    print()
     print(f"{'load':>5} {'metric':6} {'':5} {'measured':>10} {'simulated':>10} {'error':>8} {'bound':>6}", end="")
     print("        at its speed")
     missed = 0
