@@ -2,19 +2,20 @@
 
     python benchmarks/fidelity.py                              # everything, about a quarter of an hour
     python benchmarks/fidelity.py --resume DIR --part profile  # a part at a time, keeping what is done in DIR
-    python benchmarks/fidelity.py --resume DIR --part 60
+    python benchmarks/fidelity.py --resume DIR --part loads
     python benchmarks/fidelity.py --resume DIR                 # what is missing, then the table
 
-The parts: `profile` is `paceline profile`; `30`, `60` and `85` send that share of the simulated capacity as Poisson
-arrivals of mixed lengths to a `paceline serve` of its own, by a real client on the same machine; `profile-after` is
-`paceline profile` once more, since a shared machine does not keep one speed for a quarter of an hour. The simulator
-gets the mean of the two, and the same arrivals and lengths; nothing is fitted to the loads.
+The parts: `profile` is `paceline profile`; `loads` sends 30, 60 and 85 % of the simulated capacity as Poisson arrivals
+of mixed lengths to a `paceline serve`, by a real client on the same machine; `profile-after` is `paceline profile` once
+more. A shared machine does not keep one speed for a quarter of an hour: so the loads are sent in pieces, one of each in
+turn, and the simulator gets the mean of the two profiles, and the same arrivals and lengths. Nothing is fitted to the
+loads.
 
 The engine has all cores but one, which is left to the server that streams its tokens and to the client (`--threads`).
 Where the engine has every core, each moment of theirs holds up all threads of a step, and a profile taken at another
 hour is off by more than the bounds.
 
-A load is sent in pieces, and what was measured while others worked on the machine is measured again, a few times.
+What was measured while others worked on the machine is measured again, a few times.
 Beside the simulation by the profile, one with all step times of a load multiplied by one number tells what is the
 machine's speed and what is not (`at its speed`, not judged): such that a mean step takes what it took by the server's
 count of steps in the time in which there was work.
@@ -51,7 +52,8 @@ from paceline.workload.requests import Workload
 from paceline.workload.synthetic import Kind, Lengths, Synthetic
 
 PROFILES = ("profile", "profile-after")
-PARTS = ("profile", "30", "60", "85", "profile-after")
+LOADS = "loads"
+PARTS = (PROFILES[0], LOADS, PROFILES[1])
 BOUNDS = {"mean": 0.05, "p50": 0.10, "p99": 0.10}
 METRICS = ("ttft", "tpot", "e2e")
 QUEUE = 1500  # requests that are given at once to see how many a second can be done
@@ -68,13 +70,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--resume", type=Path, help="folder for what is measured; what is in it is not measured again")
     parser.add_argument("--part", choices=PARTS, help="only this; default: all that is missing, then the table")
-    parser.add_argument("--loads", default="30,60,85", help="of the table")
+    parser.add_argument("--loads", default="30,60,85", help="percent of capacity")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--discipline", default="paceline")
     parser.add_argument("--seconds", type=float, default=12.0, help="of each piece of a load")
     parser.add_argument("--pieces", type=int, default=12, help="of each load")
-    parser.add_argument("--tries", type=int, default=8, help="again for what others disturbed, in a load")
-    parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for others to end, in a load")
+    parser.add_argument("--tries", type=int, default=24, help="again for what others disturbed")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for others to end")
     parser.add_argument("--profile-seconds", type=float, default=45.0)
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=512)
@@ -86,11 +88,14 @@ def main() -> None:
     folder = given.resume or Path(tempfile.mkdtemp(prefix="fidelity-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"results are kept in {folder}")
-    parts = [given.part] if given.part else [PROFILES[0], *given.loads.split(","), PROFILES[1]]
-    for part in parts if not given.table else []:
-        if given.part or not (folder / f"{part}.json").exists():
+    for part in [given.part] if given.part else PARTS if not given.table else []:
+        missing = [load for load in given.loads.split(",") if not (folder / f"{load}.json").exists()]
+        if part != LOADS and (given.part or not (folder / f"{part}.json").exists()):
             print(f"-- {part}", flush=True)
-            take_profile(given, folder / f"{part}.json") if part in PROFILES else Loads(given, folder, part).run()
+            take_profile(given, folder / f"{part}.json")
+        elif part == LOADS and missing:
+            print(f"-- loads of {', '.join(missing)} %", flush=True)
+            Loads(given, folder, missing).run()
     if given.table or not given.part:
         sys.exit(print_table(given, folder))
 
@@ -161,23 +166,26 @@ def piece_of(given: argparse.Namespace, part: str, rate: float, number: int) -> 
 
 
 class Loads:
-    """The real server, asked by the real client."""
+    """The real server, asked by the real client: a piece of each load in turn."""
 
-    def __init__(self, given: argparse.Namespace, folder: Path, part: str) -> None:
-        self.given, self.folder, self.part = given, folder, part
-        self.known = Profile.read(folder / "profile.json")
-        self.rate = int(part) / 100 * capacity(spec_of(given, self.known))
+    def __init__(self, given: argparse.Namespace, folder: Path, loads: Sequence[str]) -> None:
+        self.given, self.folder, self.loads = given, folder, loads
+        self.known = Profile.read(folder / f"{PROFILES[0]}.json")
         self.patience = Patience(given.tries, given.patience, print)
         self.prompts = 0  # sets of prompts that were sent: the cache must know none of the next
 
     def run(self) -> None:
-        given, pieces = self.given, []
+        given = self.given
+        most = capacity(spec_of(given, self.known))
+        found: dict[str, dict[str, Any]] = {load: {"rate": int(load) / 100 * most, "pieces": []} for load in self.loads}
         with ServerProcess(given.model, "--discipline", given.discipline, *flags(given)) as server:
             target = Target(server.url)
             self._send(target, fill(self.known.kv_tokens))
             for number in range(given.pieces):
-                pieces.append(self._undisturbed(target, piece_of(given, self.part, self.rate, number)))
-        (self.folder / f"{self.part}.json").write_text(json.dumps({"rate": self.rate, "pieces": pieces}) + "\n")
+                for load, run in found.items():
+                    run["pieces"].append(self._undisturbed(target, piece_of(given, load, run["rate"], number)))
+        for load, run in found.items():
+            (self.folder / f"{load}.json").write_text(json.dumps(run) + "\n")
 
     def _undisturbed(self, target: Target, workload: Workload) -> dict[str, Any]:
         """One piece, and again if others worked on the machine meanwhile."""
@@ -290,7 +298,7 @@ def _print_load(given: argparse.Namespace, part: str, run: dict[str, Any], known
     if [piece["requests"] for piece in pieces] != [
         len(piece_of(given, part, run["rate"], number)) for number in range(len(pieces))
     ]:
-        sys.exit(f"{part}.json was measured with other settings; measure it again with --part {part}")
+        sys.exit(f"{part}.json was measured with other settings; measure it again in another folder")
     factor = slowness(given, part, run, known)
     measured = figures(pieces)
     by_profile = figures_of(simulated(given, part, run, known))
