@@ -122,7 +122,8 @@ def _is_wrong(text: str | int | float, whole: bool) -> bool:
 
 
 def _flag(name: str, info: OptionInfo | ArgumentInfo) -> str:
-    declared = [one for one in info.param_decls or () if one.startswith("--")]
+    names = (info.default, *(info.param_decls or ()))  # Typer takes the first for a default until it reads the hint
+    declared = [one for one in names if isinstance(one, str) and one.startswith("--")]
     return declared[0].split("/")[0] if declared else "--" + name.replace("_", "-")
 
 
