@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from paceline.bench.bystanders import Bystanders, Patience
 from paceline.bench.measure import MeasureOptions, measure, run_blocking
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.server_process import ServerProcess, typed
 from paceline.bench.target import Target
 from paceline.core.disciplines import discipline
 from paceline.sim.cluster import ReplicaSpec, Run, simulate
@@ -103,8 +103,7 @@ def main() -> None:
 def flags(given: argparse.Namespace) -> list[str]:
     """What the profile and the server have in common."""
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
-    found = {name: getattr(given, name) for name in names} | {"kv_cache_memory": KV}
-    return [text for name, value in found.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    return typed({name: getattr(given, name) for name in names} | {"kv_cache_memory": KV})
 
 
 def take_profile(given: argparse.Namespace, path: Path) -> None:
@@ -125,8 +124,8 @@ def mean_of(profiles: Sequence[Profile]) -> Profile:
     found = replace(
         first,
         knots=[
-            (tokens, float(np.mean([each.knots[index][1] for each in profiles])))
-            for index, (tokens, _) in enumerate(first.knots)
+            (same[0][0], float(np.mean([seconds for _, seconds in same])))
+            for same in zip(*(each.knots for each in profiles), strict=True)
         ],
         **means,
     )

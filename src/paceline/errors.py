@@ -58,6 +58,11 @@ class EngineDeadError(PacelineError):
     """The engine process ended and could not be brought back."""
 
 
+def flag_of(setting: str) -> str:
+    """A setting as a user types it: "max_num_seqs" -> "--max-num-seqs"."""
+    return "--" + setting.replace("_", "-")
+
+
 def did_you_mean(value: object, names: Iterable[str]) -> str:
     """The end of a sentence that refuses `value`: asks about the name that is closest to it; "" where none is close."""
     if not isinstance(value, str) or not value:

@@ -11,12 +11,7 @@ from paceline.cli.app import run
 from paceline.cli.limits import LimitFlags, ReportedFlags
 from paceline.cli.outputs import OutputFlags
 
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(list(arguments)) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("paceline: ") and message.count("\n") == 1, message
-    return message
+from .refused import said
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,10 @@ from paceline.cli.limits import LimitFlags
 from paceline.core.disciplines import DISCIPLINES
 from paceline.errors import ConfigError
 
+from .refused import said
+
 TRACE = "--trace azure2023_conv"
 SCRIPT = json.dumps({"requests": [{"id": "a", "prompt_len": 3, "output_len": 2}]})
-
-
-def said(capsys: pytest.CaptureFixture[str], line: str) -> str:
-    assert run(line.split()) == 2, line
-    message = capsys.readouterr().err
-    assert message.startswith("paceline: ") and message.count("\n") == 1, message
-    return message
 
 
 @pytest.mark.parametrize(
@@ -89,7 +84,7 @@ def said(capsys: pytest.CaptureFixture[str], line: str) -> str:
 def test_a_flag_that_would_do_nothing_is_refused(
     line: str, idle: str, company: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = said(capsys, line)
+    message = said(capsys, *line.split())
     assert message.startswith(f"paceline: {idle}") or idle in message
     assert company in message, message
 
@@ -109,14 +104,14 @@ def test_so_it_is_in_a_replay(
 ) -> None:
     script = tmp_path / "script.json"
     script.write_text(SCRIPT)
-    message = said(capsys, f"replay {script} {flags}")
+    message = said(capsys, *f"replay {script} {flags}".split())
     assert idle in message and company in message
 
 
 def test_token_ids_have_no_range_where_prompts_are_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace = tmp_path / "prompts.jsonl"
     trace.write_text(json.dumps({"prompt": "word " * 9, "output_tokens": 3}) + "\n")
-    message = said(capsys, f"bench serve --trace {trace} --vocab-size 5000")
+    message = said(capsys, *f"bench serve --trace {trace} --vocab-size 5000".split())
     assert "--vocab-size: 5000" in message and "are text" in message
 
 
@@ -174,4 +169,4 @@ def test_the_table_names_flags_that_there_are() -> None:
     ],
 )
 def test_a_name_that_is_almost_right_is_asked_about(line: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"did you mean {meant!r}?" in said(capsys, line).lower()
+    assert f"did you mean {meant!r}?" in said(capsys, *line.split()).lower()

@@ -1,13 +1,17 @@
-"""The real default model, found once."""
+"""The real default model, found once, and an engine that serves it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.tokenizer import Tokenizer, load_tokenizer
+
+from .running import CONFIG, Running
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +24,15 @@ def model_file() -> Path:
 @pytest.fixture(scope="session")
 def tokenizer(model_file: Path) -> Tokenizer:
     return load_tokenizer(model_file)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    running = Running(CONFIG)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def engine(running: Running) -> AsyncEngine:
+    return running.engine

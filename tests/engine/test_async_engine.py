@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,18 +15,6 @@ from paceline.engine.outputs import CompletionResult
 from paceline.errors import ConfigError, ModelError, RequestError
 
 from .running import CONFIG, GREEDY, PROMPT, SEEDED, Running, collect
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    running = Running(CONFIG)
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
-def engine(running: Running) -> AsyncEngine:
-    return running.engine
 
 
 def test_the_start_says_what_it_does_and_what_it_made(running: Running, engine: AsyncEngine) -> None:

@@ -8,29 +8,15 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.outputs import CompletionResult
 from paceline.errors import EngineDeadError
 
 from .running import CONFIG, GREEDY, PROMPT, SEEDED, Running, collect
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    running = Running(CONFIG)
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
-def engine(running: Running) -> AsyncEngine:
-    return running.engine
 
 
 @pytest.mark.slow

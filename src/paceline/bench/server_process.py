@@ -10,12 +10,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 
 from paceline.bench.errors import BenchError
+from paceline.errors import flag_of
 
 START_TIMEOUT = 600.0
 _SERVES = re.compile(r" serves .+ at (http://\S+)")
+
+
+def typed(settings: Mapping[str, object]) -> list[str]:
+    """Settings as they are typed behind a command."""
+    return [text for name, value in settings.items() for text in (flag_of(name), str(value))]
 
 
 class ServerProcess:

@@ -15,7 +15,7 @@ from paceline.bench.load import LoadOptions
 from paceline.bench.measure import MeasureOptions, measure, run_blocking
 from paceline.bench.save import default_name, run_values, save
 from paceline.bench.target import Target
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import ConfigError, PacelineError, flag_of
 from paceline.workload.requests import Workload
 from paceline.workload.run import Run
 
@@ -168,8 +168,7 @@ def workload_of(
     if traffic.trace is not None and all(request.text is not None for request in workload.requests):
         for name in ("vocab_size", "first_token"):
             if (value := getattr(target, name)) != getattr(type(target), name):
-                flag = "--" + name.replace("_", "-")
-                raise ConfigError(flag, value, f"left out: the prompts of {traffic.trace} are text")
+                raise ConfigError(flag_of(name), value, f"left out: the prompts of {traffic.trace} are text")
     return workload, rate
 
 

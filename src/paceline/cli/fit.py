@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.choices import OneOf
 from paceline.cli.numbers import Span
 from paceline.cli.outputs import check_file
 from paceline.cli.replica_flags import WEIGHT_BYTES, DeploymentFlags
@@ -26,8 +27,8 @@ def fit(
         "coefficients.json"
     ),
     tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", "--tp", help="Devices."), Span(1, 1024)] = 1,
-    weights: Annotated[str, typer.Option(help="bf16, fp16, fp8, int8, int4 or fp4.")] = "bf16",
-    kv_dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp8.")] = "bf16",
+    weights: Annotated[str, typer.Option(help="bf16, fp16, fp8, int8, int4 or fp4."), OneOf(*WEIGHT_BYTES)] = "bf16",
+    kv_dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp8."), OneOf(*WEIGHT_BYTES)] = "bf16",
     kv_tokens: Annotated[int | None, typer.Option(help="KV capacity as the server reports it."), Span(1, 2**28)] = None,
     discipline: Annotated[str, typer.Option(help="How the server schedules.")] = "vllm",
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens of a step."), Span(1, 2**24)] = 8192,
@@ -52,9 +53,6 @@ def fit(
     check_file("--output", output)
     if output.suffix != ".json":
         raise ConfigError("--output", str(output), "a name that ends in .json")
-    for name, text in (("--weights", weights), ("--kv-dtype", kv_dtype)):
-        if text not in WEIGHT_BYTES:
-            raise ConfigError(name, text, "one of " + ", ".join(WEIGHT_BYTES))
     where = DeploymentFlags(model, gpu, str(tensor_parallel), weights, kv_dtype)
     deployment = where.deployments()[0].with_coefficients(engine_named(engine).coefficients)
     run = read_result(result)

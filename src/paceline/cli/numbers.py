@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 from typer.models import ArgumentInfo, OptionInfo
 
 from paceline.cli.choices import OneOf
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, flag_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Words = Callable[[str], "str | None"]
@@ -124,7 +124,7 @@ def _is_wrong(text: str | int | float, whole: bool) -> bool:
 def _flag(name: str, info: OptionInfo | ArgumentInfo) -> str:
     names = (info.default, *(info.param_decls or ()))  # Typer takes the first for a default until it reads the hint
     declared = [one for one in names if isinstance(one, str) and one.startswith("--")]
-    return declared[0].split("/")[0] if declared else "--" + name.replace("_", "-")
+    return declared[0].split("/")[0] if declared else flag_of(name)
 
 
 def _plain(value: float) -> str:

@@ -53,10 +53,7 @@ def profile(
     from paceline.engine.config import EngineConfig
     from paceline.engine.loop_cost import loop_cost
     from paceline.engine.setup import build
-    from paceline.errors import ConfigError
 
-    if rounds < 1:
-        raise ConfigError("--rounds", rounds, "at least 1")
     check_file("--output", output)
     console = terminal.console(soft_wrap=True)
     given = {
@@ -139,7 +136,7 @@ def _served(
         text = f"{missing.name} is needed to measure through a server; pip install 'paceline[server,bench]', or give "
         raise PacelineError(text + "--no-serving") from None
     from paceline.bench.measure import run_blocking
-    from paceline.bench.server_process import ServerProcess
+    from paceline.bench.server_process import ServerProcess, typed
     from paceline.bench.serving_cost import serving_cost
 
     rows = given["max_num_seqs"]
@@ -147,8 +144,7 @@ def _served(
     settings["num_blocks"] = min(info["num_blocks"], max(SERVER_BLOCKS_A_ROW * rows, 256))
     tokens = settings["num_blocks"] * info["block_size"]
     settings["max_model_len"] = min(info["max_model_len"], tokens)
-    flags = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    with ServerProcess(model, *flags) as server:
+    with ServerProcess(model, *typed(settings)) as server:
         found: Serving = run_blocking(
             serving_cost(server.url, timer.seconds, loop, rows, rounds, progress, kv_tokens=tokens, patience=patience)
         )

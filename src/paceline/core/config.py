@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, flag_of
 
 LOADS = ("auto", "always", "never")
 
@@ -66,4 +66,4 @@ class SchedulerConfig:
     def _at_least(self, name: str, low: int) -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise ConfigError("--" + name.replace("_", "-"), value, f"a whole number of at least {low}")
+            raise ConfigError(flag_of(name), value, f"a whole number of at least {low}")

@@ -18,7 +18,7 @@ from paceline.core.orders import ORDERS, Policy
 from paceline.core.overload import Accept, Overload
 from paceline.core.preemption import preemption
 from paceline.core.queue_limits import QueueLimits
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, flag_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Discipline:
         """ConfigError for settings, or an order, that make no sense under this discipline."""
         for name, (value, why) in self.fixed.items():
             if (actual := getattr(config, name)) != value:
-                raise ConfigError("--" + name.replace("_", "-"), actual, f"{value!r} under {self.name}: {why}")
+                raise ConfigError(flag_of(name), actual, f"{value!r} under {self.name}: {why}")
         preemption(self.eviction.how)
         for part in self._parts().values():
             if (check := getattr(part, "check", None)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from paceline.core.line import Line
-from paceline.errors import ConfigError, RequestError
+from paceline.errors import ConfigError, RequestError, flag_of
 
 LONGEST_RETRY = 600.0  # seconds; what a client is told at most
 UNKNOWN_RETRY = 1.0  # seconds; what a client is told when nothing was measured yet
@@ -39,7 +39,7 @@ class QueueLimits:
             wait = "wait" in spec.name
             if isinstance(value, bool) or not isinstance(value, (int, float) if wait else int) or not 0 <= value < 1e12:
                 kind = "a number of seconds" if wait else "a whole number"
-                raise ConfigError("--" + spec.name.replace("_", "-"), value, f"{kind} of at least 0; 0 means no limit")
+                raise ConfigError(flag_of(spec.name), value, f"{kind} of at least 0; 0 means no limit")
 
     @property
     def any(self) -> bool:

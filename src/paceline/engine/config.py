@@ -13,7 +13,7 @@ from paceline.core.disciplines import discipline
 from paceline.core.queue_limits import QueueLimits
 from paceline.engine.contradictions import refuse_contradictions
 from paceline.engine.goals import Tuning, tune
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, flag_of
 
 if TYPE_CHECKING:
     from paceline.exec.config import ExecutorConfig
@@ -95,7 +95,7 @@ class EngineConfig:
         # What scheduler and executor check themselves is checked here and now, before a model is loaded.
         for name in self.knobs:
             if getattr(self, name, None) is not None and name in SchedulerConfig.__dataclass_fields__:
-                raise ConfigError(_flag(name), getattr(self, name), f"left out where --knob {name}=... is given")
+                raise ConfigError(flag_of(name), getattr(self, name), f"left out where --knob {name}=... is given")
         self._check_tiers()
         self.executor()
         refuse_contradictions(self)
@@ -109,10 +109,10 @@ class EngineConfig:
             self._whole("seed", 0, LARGEST_SEED)
         for name in ("queue_timeout", "request_timeout"):
             if (value := getattr(self, name)) is not None and not 0.0 < value <= LONGEST_TIMEOUT:
-                raise ConfigError(_flag(name), value, f"a number of seconds above 0 and at most {LONGEST_TIMEOUT:g}")
+                raise ConfigError(flag_of(name), value, f"a number of seconds above 0 and at most {LONGEST_TIMEOUT:g}")
         for name in ("shutdown_grace", "restart_window", "watchdog_timeout"):
             if not 0.0 <= getattr(self, name) < 1e9:
-                raise ConfigError(_flag(name), getattr(self, name), "a number of seconds of at least 0")
+                raise ConfigError(flag_of(name), getattr(self, name), "a number of seconds of at least 0")
 
     def _check_tiers(self) -> None:
         if self.kv_headroom is not None:
@@ -192,13 +192,9 @@ class EngineConfig:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
             span = f"of at least {low}" if high is None else f"from {low} to {high}"
-            raise ConfigError(_flag(name), value, f"a whole number {span}")
+            raise ConfigError(flag_of(name), value, f"a whole number {span}")
 
 
 def usable_threads() -> int:
     """Hardware threads this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, flag_of
 
 _SETS = ("avx512_bf16", "avx512", "avx2", "generic")
 _HELD = ("keep", "int8", "int4")
@@ -41,8 +41,4 @@ def refuse_contradictions(settings: Any) -> None:
     for setting, values, other, others, why in TABLE:
         value, beside = getattr(settings, setting), getattr(settings, other)
         if value in values and beside in others:
-            raise ConfigError(_flag(setting), value, f"another, or left out, with {_flag(other)} {beside}: {why}")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+            raise ConfigError(flag_of(setting), value, f"another, or left out, with {flag_of(other)} {beside}: {why}")

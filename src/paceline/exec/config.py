@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, flag_of
 
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -76,19 +76,14 @@ class ExecutorConfig:
 
     def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
         if getattr(self, name) not in allowed:
-            raise ConfigError(flag(name), getattr(self, name), "one of " + ", ".join(allowed))
+            raise ConfigError(flag_of(name), getattr(self, name), "one of " + ", ".join(allowed))
 
     def _whole(self, name: str, *, required: bool) -> None:
         value = getattr(self, name)
         if value is None and not required:
             return
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(flag(name), value, "a whole number of at least 1")
-
-
-def flag(name: str) -> str:
-    """The setting as a user types it."""
-    return "--" + name.replace("_", "-")
+            raise ConfigError(flag_of(name), value, "a whole number of at least 1")
 
 
 def _is_number(value: Any) -> bool:

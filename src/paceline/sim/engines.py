@@ -7,11 +7,11 @@ are a small JSON file, and may stand wherever an engine is named.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import ConfigError, ModelError
+from paceline.sim.json_files import read_own, write_own
 from paceline.sim.latency import Coefficients
 
 FORMAT = "paceline-coefficients-1"
@@ -27,19 +27,12 @@ class EngineProfile:
     source: str
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
+        write_own(path, FORMAT, self)
 
     @staticmethod
     def read(path: Path) -> EngineProfile:
         """ModelError says what is wrong with the file."""
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelError(f"--engine {path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-        except ValueError as error:
-            raise ModelError(f"--engine {path}: is not JSON ({error})") from None
-        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise ModelError(f"--engine {path}: is not a {FORMAT} file; make one with `paceline fit`")
+        values = read_own(path, "--engine", FORMAT, "paceline fit")
         try:
             coefficients = Coefficients(**values.pop("coefficients"))
             return EngineProfile(coefficients=coefficients, **values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.errors import ModelError
+from paceline.sim.json_files import read_json
 from paceline.workload.packed import PackedRequests
 from paceline.workload.requests import Workload
 
@@ -74,12 +74,7 @@ def read_result(path: Path) -> MeasuredRun:
 
     Requests that failed are left out. ModelError says what is wrong with the file.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    except ValueError as error:
-        raise ModelError(f"{path}: is not JSON ({error})") from None
+    values = read_json(path)
     if not isinstance(values, dict):
         raise ModelError(f"{path}: holds {type(values).__name__}, not the figures of one run")
     due = values.get("scheduled_times") or values.get("start_times")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ConfigError, ModelError
+from paceline.sim.json_files import read_json
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,7 @@ def model(name: str) -> ModelShape:
 
 def read_config(path: Path) -> ModelShape:
     """The shape from a Hugging Face configuration file. ModelError names the file and what it lacks."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); give a config.json or a known name") from None
-    except ValueError as error:
-        raise ModelError(f"{path}: is not JSON ({error})") from None
+    config = read_json(path, mend="; give a config.json or a known name")
     if not isinstance(config, dict):
         raise ModelError(f"{path}: holds {type(config).__name__}, and a model's config is an object")
     return shape_of(config, str(path))

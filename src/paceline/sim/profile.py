@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.errors import ModelError, PacelineError
+from paceline.sim.json_files import read_own, write_own
 from paceline.sim.latency import StepShape, StepTimes
 
 FORMAT = "paceline-profile-1"
@@ -75,19 +75,12 @@ class Profile:
         return step_times(knots, per_sample, self.per_pair, self.per_context, serving.per_request)
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
+        write_own(path, FORMAT, self)
 
     @staticmethod
     def read(path: Path) -> Profile:
         """ModelError says what is wrong with the file."""
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ModelError(f"--profile {path}: cannot be read ({error.strerror})") from None
-        except ValueError as error:
-            raise ModelError(f"--profile {path}: is not JSON ({error})") from None
-        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise ModelError(f"--profile {path}: is not a {FORMAT} file; make one with `paceline profile`")
+        values = read_own(path, "--profile", FORMAT, "paceline profile")
         try:
             if isinstance(values.get("serving"), dict):
                 values["serving"] = Serving(**values["serving"])
